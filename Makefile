@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# What the demo needs is a part of what development needs: where the whole is there, it will do.
+FOR_DEMO := $(if $(wildcard $(READY)),$(READY),$(VENV)/ready-for-demo)
 
 .PHONY: help venv demo test test-all check types lint contracts docs reference proof apptainer frameworks clean
 
@@ -11,16 +13,17 @@ help:            ## say what there is
 
 venv: $(READY)   ## make .venv with allpull, torch and the tools for development
 
-$(READY): pyproject.toml constraints.txt
+$(READY): EXTRAS := torch docs dev
+$(VENV)/ready-for-demo: EXTRAS := torch
+$(READY) $(VENV)/ready-for-demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "allpull needs Python 3.11 or newer; give one with: make PYTHON=python3.11"; exit 2; }
 	@$(PYTHON) -c 'import venv, ensurepip' \
 	  || { echo "Python has no venv module; on Debian: apt install python3-venv"; exit 2; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,docs,dev]'
+	@$(PYTHON) tools/environment.py $(VENV) $(EXTRAS)
 	@touch $@
 
-demo: $(READY)   ## train on 1 and 2 ranks, compare, write a report
+demo: $(FOR_DEMO)  ## train on 1 and 2 ranks, compare, write a report
 	$(BIN)/allpull demo
 
 # What needs hosts of its own or a quiet machine runs alone, the rest two files at a time in their order: what is long

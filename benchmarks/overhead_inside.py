@@ -30,10 +30,10 @@ from allpull.observe.hooks.install import Program, start
 from allpull.observe.hooks.torch.networks import SLOT
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
-from overhead_loop import Step, endless, training
+from overhead_loop import Step, training
 from stored import keep
 
-LOOPS = {"tiny": (1, 300), "calls": (1, 100), "conv": (1, 40)}
+LOOPS = {"tiny": (1, 300), "calls": (1, 100), "arrays": (24, 150), "conv": (1, 40)}
 """Loop of ``overhead_loop.py`` → batch, and steps of each block: some 50 ms."""
 
 WARM_UP_STEPS = 20
@@ -46,6 +46,7 @@ PLACES: tuple[tuple[Any, str], ...] = (
     (optim.Optimizer, "zero_grad"),
     (dist, "all_reduce"),
     (dist.Work, "wait"),
+    (torch, "from_numpy"),
 )
 """What the loops call of all that is wrapped, besides the network itself and the optimizers' hooks."""
 
@@ -89,8 +90,7 @@ def compared(loop: str, repeats: int) -> dict[str, Any]:
     before = [getattr(*place) for place in PLACES]
     with tempfile.TemporaryDirectory() as folder:
         program = begun(Path(folder))
-        network, loader, step = training(loop, batch)
-        batches = endless(loader)
+        network, batches, step = training(loop, batch)
 
         def train(count: int, step: Step = step, fetch: Callable[[], Any] = batches.__next__) -> int:
             begin_ns = time.process_time_ns()

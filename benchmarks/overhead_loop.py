@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -24,6 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
 CALLS = 16  # all-reduces a step of the loop ``calls``
+ARRAYS = 24  # tensors that a step of the loop ``arrays`` makes of arrays: two for each of nanoGPT's 12 samples
 SAMPLES = 1024
 CLASSES = 3
 
@@ -41,8 +43,8 @@ def conv() -> nn.Module:
     )
 
 
-def training(loop: str, batch: int) -> tuple[nn.Module, DataLoader[Any], Step]:
-    """The network, the loader and the step of ``loop``."""
+def training(loop: str, batch: int) -> tuple[nn.Module, Iterator[Batch], Step]:
+    """The network, the batches and the step of ``loop``."""
     torch.manual_seed(0)
     shape: tuple[int, ...] = (8,)
     network: nn.Module = nn.Linear(8, CLASSES)
@@ -68,7 +70,15 @@ def training(loop: str, batch: int) -> tuple[nn.Module, DataLoader[Any], Step]:
         for value in values:
             dist.all_reduce(value)
 
-    return network, DataLoader(data, batch_size=batch), step
+    return network, from_arrays() if loop == "arrays" else endless(DataLoader(data, batch_size=batch)), step
+
+
+def from_arrays() -> Iterator[Batch]:
+    """Batches of ``ARRAYS`` samples, each made of an array."""
+    samples = np.random.default_rng(0).random((SAMPLES, 8), dtype=np.float32)
+    while True:
+        x = torch.stack([torch.from_numpy(sample) for sample in samples[:ARRAYS]])
+        yield [x, torch.zeros(ARRAYS, dtype=torch.long)]
 
 
 def endless(loader: DataLoader[Any]) -> Iterator[Batch]:
@@ -112,17 +122,17 @@ def obey(orders: socket.socket, steps: Iterator[Batch], step: Step, around: Call
 def main() -> None:
     """Make the training and wait for orders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("loop", choices=("conv", "tiny", "ddp", "calls"))
+    parser.add_argument("loop", choices=("conv", "tiny", "ddp", "calls", "arrays"))
     parser.add_argument("socket")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--beside", choices=("traceml", "profiler"))
     options = parser.parse_args()
     torch.set_num_threads(1)
-    network, loader, step = training(options.loop, options.batch)
+    network, batches, step = training(options.loop, options.batch)
     step, around = edited(step, network, options.beside)
     with socket.socket(socket.AF_UNIX) as orders:
         orders.connect(options.socket)
-        obey(orders, endless(loader), step, around)
+        obey(orders, batches, step, around)
     if dist.is_initialized():
         dist.destroy_process_group()
 

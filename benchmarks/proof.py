@@ -44,6 +44,12 @@ class Measurement:
 
 MEASUREMENTS = (
     Measurement(name="demo", script="demo.py", about="what `allpull demo` prints (half a minute)"),
+    Measurement(
+        name="own_script",
+        script="own_script.py",
+        arguments=("--picture", "docs/images/report.png"),
+        about="what allpull says of a script of a reader, and the picture in the README (a minute; Chromium)",
+    ),
     Measurement(name="recording_cost", script="recording_cost.py", about="what recording costs a rank (seconds)"),
     Measurement(
         name="replay_speed",

@@ -81,6 +81,30 @@ def demo_table(results: dict[str, Stored]) -> str:
     return _console("allpull demo", results["demo"]["result"]["stdout"])
 
 
+def own_script(*commands: str, is_short: bool = False) -> Callable[[dict[str, Stored]], str]:
+    """What allpull says of the example script: these commands in their order, by how they begin."""
+
+    def show(results: dict[str, Stored]) -> str:
+        if "own_script" not in results:
+            return NOT_YET
+        left = list(results["own_script"]["result"]["commands"])
+        lines = list[str]()
+        for command in commands:
+            index = next(index for index, one in enumerate(left) if one["command"].startswith(command))
+            output = left[index]["lines"]
+            lines += [f"$ {left[index]['command']}", *(_first_finding(output) if is_short else output), ""]
+            left = left[index + 1 :]
+        return "\n".join(["```console", *lines[:-1], "```"])
+
+    return show
+
+
+def _first_finding(lines: list[str]) -> list[str]:
+    """The output of explain up to its second finding; of other commands all of it."""
+    second = next((index for index, line in enumerate(lines) if line.startswith("2. ")), None)
+    return lines if second is None else [*lines[:second], "…"]
+
+
 def figures(results: dict[str, Stored]) -> str:
     """One row for each stored result: what, how much, and by which command on which machine."""
     rows = [(what, value, results[name]) for what, value, name in _figures(results)]
@@ -382,6 +406,15 @@ BLOCKS = {
     "demo-short": Block(needs=("demo",), show=demo_short),
     "demo-progress": Block(needs=("demo",), show=demo_progress),
     "demo-table": Block(needs=("demo",), show=demo_table),
+    "own-script": Block(
+        needs=("own_script",), show=own_script("allpull run", "allpull explain", "allpull report", is_short=True)
+    ),
+    "own-run": Block(needs=("own_script",), show=own_script("allpull run")),
+    "own-explain": Block(needs=("own_script",), show=own_script("allpull explain")),
+    "own-report": Block(needs=("own_script",), show=own_script("allpull report")),
+    "own-compare": Block(
+        needs=("own_script",), show=own_script("allpull rename", "allpull run", "allpull compare", "allpull ls")
+    ),
     "figures": Block(
         needs=(
             "demo",

@@ -30,7 +30,7 @@ from pydantic.fields import FieldInfo
 import allpull
 import printed
 from allpull import cli
-from allpull.api import frames
+from allpull.analyse import frames
 from allpull.config.load import load_spec, recipes
 from allpull.explain import manual
 from allpull.explain.rules import names
@@ -227,9 +227,12 @@ EXIT_CODES = [
     "|---|---|",
     "| 0 | success |",
     "| 2 | invalid input: the error says what, where, and what to do |",
-    "| 3 | a gate failed: `compare --fail-if`, `pack verify` |",
+    "| 3 | a gate failed: `compare --fail-if`, `pack verify`, a bad `doctor` check, a dead or hung rank (`watch`) |",
+    "| 4 | `explain`: the run has no recorded step, so there is nothing to explain |",
     "| 125 | allpull itself failed; `ALLPULL_DEBUG=1` shows where |",
-    "| other | `demo` and `train`: the code of the rank that failed first; 128 + n if signal n ended it |",
+    "| 130 | interrupted by Ctrl-C |",
+    "| other | `demo`, `train`, `run -n`: the code of the rank that failed first; 128 + n if signal n ended it |",
+    "| other | `run` without `-n`: the code of the command, also after Ctrl-C |",
 ]
 
 

@@ -16,7 +16,8 @@ import polars as pl
 import pytest
 
 import allpull
-from allpull.api import comparison, frames, jobs, verbs
+from allpull.analyse import frames
+from allpull.api import comparison, jobs, verbs
 from allpull.api.jobs import _origin
 from allpull.errors import BadInput, ConfigError, UnknownName
 from allpull.schema.run import Exit

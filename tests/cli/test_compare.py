@@ -235,8 +235,11 @@ def test_a_promise_is_read_and_a_damaged_one_is_done_without(
         result = ExplainResult.model_validate({**SLOW_RANK, "run": f"after-{number}"})
         cache_explanation(run, read_run(run).record, result)
     (slow / "run-1" / layout.EXPLANATION).write_text("{")
-    done = compare(str(slow), "--with", "before")
+    page = tmp_path / "page.html"
+    done = compare(str(slow), "--with", "before", "--html", str(page))
     assert done.returncode == 0, done.stderr
+    assert f"page: {page}" in done.stderr
+    assert "The promise of explain: kept." in page.read_text()
     assert done.stdout.startswith("faster: throughput")
     assert "slow-rank (rank 3): 1.10× (1.08 to 1.12) predicted, 1.10× (" in done.words
     assert "as predicted; it is gone" in done.words

@@ -155,11 +155,21 @@ def test_advice_predicts_nothing() -> None:
         (Interval(value=1.4, low=1.30, high=1.50), "more"),
         (Interval(value=1.1, low=1.05, high=1.16), "kept"),  # the intervals touch: no wrong prediction is shown
         (Interval(value=1.1, low=None, high=None), "not decidable"),
+        (Interval(value=1.6, low=0.17, high=14.85), "not decidable"),  # no change at all fits as well
+        (Interval(value=1.1, low=0.98, high=1.2), "not decidable"),
         (None, "not decidable"),
     ],
 )
 def test_a_prediction_fails_only_where_the_intervals_do_not_overlap(speedup: Interval | None, verdict: Kept) -> None:
     assert kept(Interval(value=1.2, low=1.15, high=1.25), speedup) == verdict
+
+
+def test_an_upper_bound_that_did_not_come_is_kept_where_the_measurement_can_show_it() -> None:
+    at_most = Interval(value=1.3, low=1.0, high=1.3)
+    assert kept(at_most, Interval(value=1.02, low=0.98, high=1.06)) == "kept"
+    assert kept(at_most, Interval(value=1.6, low=0.17, high=14.85)) == "not decidable"
+    assert kept(at_most, Interval(value=1.2, low=1.15, high=1.25)) == "kept"
+    assert kept(at_most, Interval(value=1.5, low=1.45, high=1.55)) == "more"
 
 
 # ---------------------------------------------------------------------- where it is kept

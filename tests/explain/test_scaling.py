@@ -7,7 +7,9 @@ import re
 import pytest
 
 from allpull.analyse.scaling import table
-from allpull.explain.scaling import sentences
+from allpull.explain.scaling import caveats, sentences
+from allpull.schema.base import tag
+from allpull.schema.host import HostRecord
 from allpull.schema.results import Interval, Io, Overhead, RunDetail, RunMetrics, Steady, StepTime
 from allpull.schema.run import Exit
 
@@ -80,6 +82,41 @@ def test_perfect_scaling_loses_nothing():
     lines = said(metrics(1, 5000, {"forward": 10.0}), metrics(4, 20000, {"forward": 10.0}))
     assert "4 ranks train 4.00 ± 0.06 times as fast as 1: 100 % of the ideal 4 (weak scaling, 200" in lines[0]
     assert not any("lost" in line for line in lines)
+
+
+def test_an_interval_around_one_is_no_speed_up():
+    slow, fast = metrics(1, 5000, {"forward": 10.0}), metrics(2, 5100, {"forward": 20.0})
+    wide = fast.model_copy(update={"throughput": Interval(value=5100, low=3000, high=7000)})
+    assert said(slow, wide)[0].startswith(
+        "2 ranks show no speed-up over 1: 1.02 times as fast, and 0.60 to 1.40 with 95 %"
+    )
+    assert said(slow, metrics(2, 2500, {"forward": 40.0}))[0].startswith("2 ranks are slower than 1: 0.500 ±")
+
+
+def test_a_busy_machine_and_a_short_run_are_caveats():
+    show = table([metrics(2, 5000, {"forward": 10.0})], [{}])
+    host = HostRecord.model_validate(
+        {"schema": tag("host"), "host": "a", "os": "", "kernel": "", "cpu": {"architecture": "", "usable": 4}}
+        | {"fingerprint": "", "load_1min": 3.0}
+    )
+    busy = caveats(show, [detail(show.runs[0]).model_copy(update={"hosts": [host]})])
+    assert any("busy when the run began (load 3.0)" in line for line in busy)
+    assert any(line.startswith("The run is short (") for line in busy)
+
+
+def test_other_programs_are_counted_during_the_run_where_they_are():
+    """A demo that raised the load average itself is not warned of its own load; a single rank is warned, too."""
+    host = HostRecord.model_validate(
+        {"schema": tag("host"), "host": "a", "os": "", "kernel": "", "cpu": {"architecture": "", "usable": 4}}
+        | {"fingerprint": "", "load_1min": 3.0}
+    )
+    for ranks in (1, 2):
+        show = table([metrics(ranks, 5000, {"forward": 10.0})], [{}])
+        alone = detail(show.runs[0]).model_copy(update={"hosts": [host], "other_cpu_share": 0.03})
+        assert not any("busy" in line for line in (*caveats(show, [alone]), *sentences(show, [alone])))
+        beside = alone.model_copy(update={"other_cpu_share": 0.6})
+        for lines in (caveats(show, [beside]), sentences(show, [beside])):
+            assert sum("other programs kept 60 % of its CPUs busy" in line for line in lines) == 1
 
 
 def test_the_largest_run_is_spoken_of_first():

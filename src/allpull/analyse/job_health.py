@@ -41,6 +41,7 @@ def assess(job: JobSnapshot) -> WatchResult:
     done = min((_steps_done(rank) for rank in job.ranks), default=0)
     total = _total(job)
     running = job.record.status in {"created", "running"}
+    fastest_s = min((pace.own_s for pace in paces.values()), default=0.0)
     return WatchResult(
         schema=tag("watch"),
         run=job.record.id,
@@ -53,7 +54,7 @@ def assess(job: JobSnapshot) -> WatchResult:
         step_s=step_s,
         samples_per_s=_samples_per_s(job.ranks),
         phases=_phases(job.ranks),
-        ranks=[_watched(rank, paces.get(rank.rank)) for rank in job.ranks],
+        ranks=[_watched(rank, paces.get(rank.rank), fastest_s) for rank in job.ranks],
         troubles=list(_troubles(job, paces, step_s)) if running else [],
     )
 
@@ -106,7 +107,7 @@ def _steps_done(rank: RankSnapshot) -> int:
     return recorded if rank.activity is None else max(recorded, rank.activity.step)
 
 
-def _watched(rank: RankSnapshot, pace: _Pace | None) -> RankWatched:
+def _watched(rank: RankSnapshot, pace: _Pace | None, fastest_s: float) -> RankWatched:
     doing = rank.activity
     for_s = None
     if doing is not None and rank.now_ns is not None and rank.is_observed:
@@ -123,6 +124,8 @@ def _watched(rank: RankSnapshot, pace: _Pace | None) -> RankWatched:
         phase=(None if doing is None else doing.phase) if rank.is_observed else "not observed now",
         operation=None if doing is None or not rank.is_observed else doing.operation,
         phase_for_s=for_s,
+        phases=_phases([rank]),
+        late_s=None if pace is None else pace.own_s - fastest_s,
     )
 
 

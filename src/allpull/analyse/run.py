@@ -13,12 +13,14 @@ from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.call_statistics import call_statistics
 from allpull.analyse.collectives.traced_buckets import summary
 from allpull.analyse.coverage import epochs, observed, recording_overhead
+from allpull.analyse.host_load import other_share
 from allpull.analyse.io import steady_rates
 from allpull.analyse.statistics import evenly
 from allpull.analyse.steps import throughput
 from allpull.analyse.steps.grid import arrange, of_steps, walls
 from allpull.analyse.steps.pauses import pauses, waits
 from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps
+from allpull.rundir.read.linked_files import linked_files
 from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap, texts
 from allpull.schema.results import CollectiveUse, Pause, RunDetail, RunMetrics, Steady
@@ -112,7 +114,19 @@ def detail(aligned: AlignedRun, metrics: RunMetrics) -> RunDetail:
         step_times_s=evenly(times_s.tolist(), MAX_STEP_TIMES),
         curves=learning.curves(run.events),
         exit=record.exit,
+        other_cpu_share=other_share(run, _of_hosts(run, steady.steps)),
+        linked_files=linked_files(run.directory),
     )
+
+
+def _of_hosts(run: RunData, steps: NDArray[np.int64]) -> dict[str, tuple[int, int]]:
+    """First begin and last end of these steps on each host, in ns."""
+    spans: dict[str, tuple[int, int]] = {}
+    for rank, begin_ns, end_ns in _windows(run.steps, steps).select("rank", "begin_ns", "end_ns").iter_rows():
+        if rank in run.headers:
+            known = spans.get(run.headers[rank].host, (begin_ns, end_ns))
+            spans[run.headers[rank].host] = (min(known[0], begin_ns), max(known[1], end_ns))
+    return spans
 
 
 def _windows(records: pl.DataFrame, steps: NDArray[np.int64]) -> pl.DataFrame:

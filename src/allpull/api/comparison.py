@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
+
+from pydantic import PrivateAttr
 
 from allpull.api.explanation import kept_explanation
+from allpull.api.reporting import unscaled_report
 from allpull.api.results import Shown
 from allpull.api.runs import Place, Run, as_runs
 from allpull.compare import comparison, gate, known_variation
+from allpull.errors import BadInput
 from allpull.report.terminal.compare import headline
 from allpull.schema.compared import CompareResult
+from allpull.schema.reported import ScalingReport
 from allpull.units import counted
 
 
 class Comparison(Shown, CompareResult):
     """Two sides of runs compared: the fields of ``allpull compare --json``."""
 
+    _runs: Callable[[], ScalingReport] | None = PrivateAttr(default=None)
+    """Makes what charts need of all runs, those before first."""
+
     @classmethod
-    def of(cls, result: CompareResult) -> Comparison:
-        """``result`` as it shows itself."""
-        return cls.model_construct(**{name: getattr(result, name) for name in CompareResult.model_fields})
+    def of(cls, result: CompareResult, runs: Callable[[], ScalingReport] | None = None) -> Comparison:
+        """``result`` as it shows itself; ``runs`` makes what its page draws of the runs, those before first."""
+        made = cls.model_construct(**{name: getattr(result, name) for name in CompareResult.model_fields})
+        made._runs = runs
+        return made
+
+    def __getstate__(self) -> dict[Any, Any]:
+        self._runs = None  # whole runs are not sent along
+        return super().__getstate__()
+
+    def report(self, path: Place) -> Path:
+        """Write one self-contained HTML page of the comparison to ``path``; returns its path.
+
+        Raises:
+            BadInput: ``path`` cannot be written, or the comparison was not made in this process.
+        """
+        from allpull.report.compared_page import write  # noqa: PLC0415  charts take long to import
+
+        if self._runs is None:
+            raise BadInput("the runs of this comparison are not at hand", hint="compare them again")
+        return write(self, self._runs(), Path(path)).resolve()
 
     def _lines(self) -> Iterator[str]:
         yield headline(self).plain
@@ -71,9 +98,8 @@ def compare(
     )
     sides = [[run.aligned for run in as_runs(side, skip_damaged=skip_damaged)] for side in (before, after)]
     explained = {run.data.record.id: kept_explanation(run) for side in sides for run in side}
-    return Comparison.of(
-        comparison.compare(comparison.Sides(before=sides[0], after=sides[1], explained=explained), options)
-    )
+    result = comparison.compare(comparison.Sides(before=sides[0], after=sides[1], explained=explained), options)
+    return Comparison.of(result, lambda: unscaled_report([*sides[0], *sides[1]]))
 
 
 def _each(texts: str | Sequence[str]) -> Sequence[str]:

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.operators import operator_summary
 from allpull.analyse.programs import by_program, has_steps, program, titles
 from allpull.analyse.run import detail, metrics
 from allpull.analyse.scaling import in_order, scaling_table
+from allpull.analyse.usage import usage
 from allpull.errors import BadInput
-from allpull.explain.detail import detail as drawn
-from allpull.explain.explanation import explain
-from allpull.explain.scaling import sentences
+from allpull.explain.scaling import caveats, sentences
 from allpull.schema.base import tag
 from allpull.schema.reported import ProgramTable, ScalingReport
 from allpull.schema.results import ProgramRuns, RunDetail, ShowResult
@@ -36,13 +36,25 @@ def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
     Raises:
         BadInput: there are no runs.
     """
+    from allpull.explain.detail import detail as drawn  # noqa: PLC0415  only what explains loads the rules
+    from allpull.explain.explanation import explain  # noqa: PLC0415  as above
+
     programs, without_steps = _split(runs)
     result, of_program = _report(programs, without_steps), programs[0]
     largest = max(of_program, key=lambda run: run.data.record.ranks)
+    result = result.model_copy(update={"usage": usage(largest), "operators": operator_summary(largest.data)})
     made = explain(largest, [run for run in of_program if run.data.record.ranks < largest.data.record.ranks])
     if made.window is None:
         return result
     return result.model_copy(update={"explained": [drawn(made.result, made.window, made.blame)]})
+
+
+def unscaled_report(runs: Sequence[AlignedRun]) -> ScalingReport:
+    """Metrics and details of ``runs`` in their order, without a speed-up."""
+    measured = [metrics(run) for run in runs]
+    show = ShowResult(schema=tag("show"), runs=measured, reference=None, scaling=None, notes=[])
+    details = [detail(run, one) for run, one in zip(runs, measured, strict=True)]
+    return ScalingReport(schema=tag("report"), show=show, words=[], details=details)
 
 
 def side_by_side(report: ScalingReport) -> ShowResult:
@@ -101,7 +113,9 @@ def _split(runs: Sequence[AlignedRun]) -> tuple[list[list[AlignedRun]], list[Ali
 def _table(name: str, runs: Sequence[AlignedRun]) -> tuple[ProgramTable, list[RunDetail]]:
     show = scaling_table(runs)
     details = [detail(run, measured) for run, measured in zip(runs, show.runs, strict=True)]
-    return ProgramTable(program=name, show=show, words=sentences(show, details)), details
+    return ProgramTable(
+        program=name, show=show, words=sentences(show, details), caveats=caveats(show, details)
+    ), details
 
 
 def write_report(result: ScalingReport, path: Path, figures: Path | None = None) -> list[Path]:

@@ -80,8 +80,8 @@ class Metrics(Shown, RunMetrics):
     def _lines(self) -> Iterator[str]:
         step = show_time(self.step_s.median) if self.step_s else ABSENT
         where = f"{counted(self.ranks, 'rank')} on {counted(self.hosts, 'host')}"
-        yield f"{short(self.name, NAME_CHARACTERS)}, {where}: {spread(self.throughput)} samples/s, step {step}"
-        yield f"phases of a step: {compact_phases(self) or 'not measured'}"
+        yield f"{short(self.name, NAME_CHARACTERS)}, {where}: {spread(self.throughput)} samples/s, median step {step}"
+        yield f"phases of a mean step: {compact_phases(self) or 'not measured'}"
         if self.accuracy is not None:
             yield f"test top-1: {percent(self.accuracy)}"
         if self.gaps:

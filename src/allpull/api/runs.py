@@ -9,10 +9,9 @@ from typing import TypeAlias
 
 import polars as pl
 
+from allpull.analyse import frames
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
-from allpull.api import frames
-from allpull.api.explanation import explain_run
 from allpull.api.reporting import with_explanation, write_report
 from allpull.api.results import Explanation, Metrics
 from allpull.errors import BadInput
@@ -114,6 +113,8 @@ class Run:
         Raises:
             RunDirError: a reference cannot be read.
         """
+        from allpull.api.explanation import explain_run  # noqa: PLC0415  only what explains loads the rules
+
         references = [] if reference is None else as_runs(reference, skip_damaged=skip_damaged)
         return explain_run(self.aligned, [one.aligned for one in references])
 

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from allpull.cli import (
     compare,
@@ -20,6 +18,7 @@ from allpull.cli import (
     doctor,
     env,
     explain,
+    export,
     import_,
     ls,
     pack,
@@ -30,18 +29,21 @@ from allpull.cli import (
     rm,
     run,
     show,
+    study,
     train,
     watch,
 )
-from allpull.cli.say import complain
-from allpull.cli.verb import Verb, example
+from allpull.cli.encoding import prepare_streams
+from allpull.cli.say import complain, note
+from allpull.cli.verb import Verb, VerbGroup, example
 from allpull.errors import AllpullError
 from allpull.version import __version__
 
 OWN_FAILURE = 125  # of allpull itself, distinct from the program's codes (as in `timeout` and `docker run`)
+INTERRUPTED = 130  # by Ctrl-C: 128 + the number of SIGINT
 
 
-class Verbs(TyperGroup):
+class Verbs(VerbGroup):
     """The verbs; an error is one message of what, where and what to do, never a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -55,6 +57,9 @@ class Verbs(TyperGroup):
             # The reader of our output is gone: `allpull show … | head`. Python would complain again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except KeyboardInterrupt:
+            note("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
         except OSError as error:
             complain(AllpullError(f"{error.strerror or error}: {error.filename or 'refused by the system'}"))
             raise typer.Exit(AllpullError.exit_code) from None
@@ -91,12 +96,12 @@ app = typer.Typer(
 
 VERBS = (
     *(demo.demo, train.train, run.run, env.env, rehearse.rehearse),
-    *(watch.watch, show.show, explain.explain, compare.compare, report.report, import_.import_),
+    *(watch.watch, show.show, explain.explain, compare.compare, report.report, export.export, import_.import_),
     *(ls.ls, rename.rename, rm.rm, doctor.doctor),
 )
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""
 
-GROUPS = {"probe": probe.probe, "pack": pack.pack}
+GROUPS = {"probe": probe.probe, "pack": pack.pack, "study": study.study}
 """Verbs with verbs below them."""
 
 SETTINGS = {"run": run.SETTINGS}
@@ -124,7 +129,5 @@ def root(
 
 def main() -> None:
     """The ``allpull`` command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a locale without "±" shows a question mark, not a traceback
+    prepare_streams()
     app()

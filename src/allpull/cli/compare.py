@@ -58,6 +58,11 @@ Metrics = Annotated[
 ]
 
 
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Also write the comparison as one self-contained page.")
+]
+
+
 class Sides(Verb):
     """A command line on which every argument after ``--with`` is a run after, as shells expand ``--with after/*``."""
 
@@ -103,6 +108,7 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
     strict: Annotated[
         bool, typer.Option("--strict", help="With --fail-if: also fail where the data cannot tell.")
     ] = False,
+    html: Html = None,
     as_json: AsJson = False,
     skip_damaged: SkipDamaged = False,
 ) -> None:
@@ -124,6 +130,8 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
         anyway=anyway,
         skip_damaged=skip_damaged,
     )
+    if html is not None:
+        note(f"page: {result.report(html)}")
     if as_json:
         answer(inert_json(result.model_dump_json(by_alias=True, indent=1)))
     else:

@@ -8,9 +8,11 @@ from typing import Annotated
 import typer
 
 from allpull.cli.options import AsJson
-from allpull.cli.say import answer
+from allpull.cli.say import answer, show_result
 
 EXAMPLE = "allpull doctor --out /scratch/runs"
+
+UNFIT = 3  # exit code where a check is bad
 
 TORCH_TIMEOUT_S = 60.0  # importing torch from a cold network disk takes this long, and no longer
 
@@ -19,11 +21,14 @@ def doctor(
     place: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for run directories.")] = Path("runs"),
     as_json: AsJson = False,
 ) -> None:
-    """Check what on this machine would spoil a measurement."""
+    """Check what on this machine would spoil a measurement.
+
+    The exit code is 3 if a check is bad; warnings do not count.
+    """
     from allpull.observe.host import describe_host  # noqa: PLC0415  none of these is needed for --help
     from allpull.probe.doctor import examine  # noqa: PLC0415
     from allpull.probe.machine_facts import read_facts  # noqa: PLC0415
-    from allpull.report.terminal.doctor import print_checks  # noqa: PLC0415
+    from allpull.report.terminal.doctor import verdicts  # noqa: PLC0415
     from allpull.schema.base import tag  # noqa: PLC0415
     from allpull.schema.host import HostRecord  # noqa: PLC0415
     from allpull.schema.probed import DoctorResult  # noqa: PLC0415
@@ -34,4 +39,6 @@ def doctor(
     if as_json:
         answer(DoctorResult(schema=tag("doctor"), checks=checks).model_dump_json(by_alias=True, indent=1))
     else:
-        print_checks(checks)
+        show_result(verdicts(checks))
+    if any(check.state == "bad" for check in checks):
+        raise typer.Exit(UNFIT)

@@ -17,6 +17,8 @@ EXAMPLE = (
     "allpull explain runs/20260312T101500Z_digits_n4_ab12cd34 --reference runs/20260312T101000Z_digits_n1_12ab34cd"
 )
 
+NO_STEP = 4  # exit code of a run without a recorded step: there is nothing to explain
+
 Run = Annotated[Path | None, typer.Argument(help="Run directory.", metavar="RUN", show_default=False)]
 References = Annotated[
     list[Path] | None,
@@ -41,7 +43,8 @@ def explain(  # noqa: PLR0917  typer reads the options
 ) -> None:
     """Explain where the time of a run went, and what to change.
 
-    Each finding names the ranks at fault, what they cost, and what its remedy gains.
+    Each finding names the ranks at fault, what they cost, and what its remedy gains. The exit code is 4 if the run has
+    no recorded step.
     """
     if rules or rule is not None:
         _manual(rule, as_json=as_json)
@@ -54,14 +57,14 @@ def explain(  # noqa: PLR0917  typer reads the options
     result = opened.explain(references)
     if as_json:
         answer(inert_json(result.model_dump_json(by_alias=True, indent=1)))
-        return
-    from allpull.report.terminal.explain import explained  # noqa: PLC0415
-    from allpull.report.terminal.waiting import waiting  # noqa: PLC0415
+    else:
+        from allpull.report.terminal.explain import explained  # noqa: PLC0415
+        from allpull.report.terminal.waiting import waiting  # noqa: PLC0415
 
-    show_result(explained(result))
-    table = waiting(result)
-    if table is not None:
-        show_result(table)
+        table = waiting(result)
+        show_result(explained(result), *([] if table is None else [table]))
+    if not result.window.steps and not result.findings:
+        raise typer.Exit(NO_STEP)
 
 
 def _manual(slug: str | None, *, as_json: bool) -> None:

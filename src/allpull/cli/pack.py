@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from allpull.cli.options import AsJson
 from allpull.cli.say import answer, note
-from allpull.cli.verb import Verb, example
+from allpull.cli.verb import Verb, VerbGroup, example
 from allpull.errors import AllpullError
 from allpull.kernel import usable_cpus
 from allpull.report.printable import inert_json
@@ -38,7 +37,7 @@ class Damaged(AllpullError):
     exit_code = 3
 
 
-class PackVerbs(TyperGroup):
+class PackVerbs(VerbGroup):
     """``pack SRC DST`` makes a pack: ``make`` is the default verb."""
 
     default = MAKE

@@ -14,7 +14,7 @@ from allpull.cli.probe_loader import loader
 from allpull.cli.probe_options import Ranks, Where, measure, parse_seconds
 from allpull.cli.probe_storage import storage
 from allpull.cli.say import answer, note
-from allpull.cli.verb import Verb, example
+from allpull.cli.verb import Verb, VerbGroup, example
 from allpull.errors import BadInput
 from allpull.report.printable import inert_json
 from allpull.units import parse_bytes
@@ -23,6 +23,7 @@ MAX_SIZE = 1 << 34
 SIZES = "8,64KiB,1MiB,8MiB,64MiB"
 
 probe = typer.Typer(
+    cls=VerbGroup,
     help="Measure what limits a job.\n\nCollectives, clocks, data loading, storage and computing.",
     epilog=example("allpull probe allreduce -n 2"),
     no_args_is_help=True,

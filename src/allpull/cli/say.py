@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from io import StringIO
 from typing import TYPE_CHECKING
 
+from allpull.cli.encoding import in_encoding
 from allpull.errors import AllpullError
 from allpull.report.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+UNWRAPPED = 10_000  # columns: more than a line of ours has
 
 
 def note(text: str) -> None:
@@ -35,11 +40,17 @@ def answer(text: str) -> None:
 
 
 def show_result(*parts: RenderableType) -> None:
-    """Print tables and paragraphs on stdout, laid out for its width."""
+    """Print tables and paragraphs on stdout: laid out for a terminal's width, and unwrapped into a pipe or a file.
+
+    COLUMNS sets another width. No line ends in blanks, and where the locale lacks a character, ASCII replaces it.
+    """
     from rich.console import Console  # noqa: PLC0415  not needed for --help
 
-    console = Console(highlight=False)
-    with console.capture() as printed:  # if the reader of the pipe is gone, rich would end us with code 1
-        for part in parts:
-            console.print(part)
-    answer(printed.get().removesuffix("\n"))
+    is_terminal = sys.stdout.isatty()
+    layout = StringIO()  # of our own: into a closed pipe, rich would end us with code 1; and it would draw other lines
+    width = None if is_terminal or os.environ.get("COLUMNS", "").isdigit() else UNWRAPPED
+    console = Console(file=layout, highlight=False, width=width, force_terminal=is_terminal or None)
+    for part in parts:
+        console.print(part)
+    lines = (line.rstrip(" ") for line in layout.getvalue().removesuffix("\n").split("\n"))
+    answer(in_encoding("\n".join(lines), sys.stdout.encoding or "utf-8"))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
+
+from allpull.cli.encoding import in_encoding
 
 
 class Verb(TyperCommand):
@@ -24,6 +27,18 @@ class Verb(TyperCommand):
             "[OPTIONS]",
             *(name if one.required else f"[{name}]" for one, name in zip(arguments, names, strict=True)),
         ]
+
+    def get_help(self, ctx: Any) -> str:
+        """The help in what stdout can encode: to an ASCII stdout, click would write UTF-8."""
+        return in_encoding(super().get_help(ctx), sys.stdout.encoding or "utf-8")
+
+
+class VerbGroup(TyperGroup):
+    """Verbs below a verb."""
+
+    def get_help(self, ctx: Any) -> str:
+        """The help, as that of a verb."""
+        return in_encoding(super().get_help(ctx), sys.stdout.encoding or "utf-8")
 
 
 def _no_type(**_: object) -> None:

@@ -15,19 +15,37 @@ from allpull.report.printable import inert_json
 if TYPE_CHECKING:
     from allpull.schema.results import WatchResult
 
+RUNNING = frozenset({"created", "running"})
+STUCK = 3  # exit code of a snapshot with a dead or hung rank
+EVERY_S, SERVED_EVERY_S = 1.0, 0.3  # between snapshots
+GRACE_S = 3.0  # for a browser to fetch the last snapshot
+
 EXAMPLE = "allpull watch runs"
 
 
-def watch(
+def watch(  # noqa: PLR0917  one parameter an option, called by typer alone
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory, or a folder of them: the newest.")],
     once: Annotated[bool, typer.Option("--once", help="Print one snapshot and stop.")] = False,
     as_json: AsJson = False,
-    interval: Annotated[float, typer.Option("--interval", min=0.1, max=3600, help="Seconds between snapshots.")] = 1.0,
+    interval: Annotated[
+        float | None,
+        typer.Option("--interval", min=0.1, max=3600, help="Seconds between snapshots. [default: 1; with --serve 0.3]"),
+    ] = None,
     stacks: Annotated[
         bool, typer.Option("--stacks/--no-stacks", help="Show where a rank hangs, if py-spy is installed.")
     ] = True,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Serve a live page on 127.0.0.1, and print its address.")
+    ] = False,
+    port: Annotated[
+        int,
+        typer.Option("--port", min=0, max=65535, help="Port of the page. [default: any free one]", show_default=False),
+    ] = 0,
 ) -> None:
-    """Watch a running job: its progress, and slow, dead or hung ranks."""
+    """Watch a running job: its progress, and slow, dead or hung ranks.
+
+    With --once or --json the exit code is 3 if a rank is dead or hung.
+    """
     from rich.console import Console  # noqa: PLC0415  not needed for --help
     from rich.live import Live  # noqa: PLC0415
 
@@ -41,18 +59,43 @@ def watch(
         else:
             show_result(page(result))
             _note_failure(directory)
+        if any(trouble.kind in {"dead", "hung"} for trouble in result.troubles):
+            raise typer.Exit(STUCK)
+        return
+    if serve:
+        _serve(directory, port, interval or SERVED_EVERY_S, stacks=stacks)
+        _note_failure(directory)
         return
     console = Console()
     with Live(console=console, refresh_per_second=4, screen=False) as live:
         while True:
             result = _look(directory, stacks=stacks)
             live.update(page(result))
-            if result.status not in {"created", "running"}:
+            if result.status not in RUNNING:
                 break
-            time.sleep(interval)
+            time.sleep(interval or EVERY_S)
     if not console.is_terminal:
         console.print()  # the last page has no line end there
     _note_failure(directory)
+
+
+def _serve(directory: Path, port: int, interval_s: float, *, stacks: bool) -> None:
+    """Serve a live page until the job ends."""
+    from allpull.report.live import LivePage  # noqa: PLC0415  not needed for --help
+
+    result = _look(directory, stacks=stacks)
+    page = LivePage(port)
+    try:
+        page.update(result, is_final=result.status not in RUNNING)
+        answer(page.url)
+        tunnel = f"ssh -L {page.port}:127.0.0.1:{page.port} HOST"
+        note(f"until the job ends, for browsers of this machine; from another one: {tunnel}")
+        while result.status in RUNNING:
+            time.sleep(interval_s)
+            result = _look(directory, stacks=stacks)
+            page.update(result, is_final=result.status not in RUNNING)
+    finally:
+        page.close(grace_s=GRACE_S if result.status not in RUNNING else 0.0)
 
 
 def _note_failure(directory: Path) -> None:

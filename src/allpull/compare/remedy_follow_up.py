@@ -51,8 +51,12 @@ def follow_up(
 def kept(promised: Interval, speedup: Interval | None) -> Kept:
     """Whether the measured speed-up agrees with the predicted one, as far as their intervals show.
 
+    A measurement that fits the prediction and no change at all decides nothing.
+
     >>> kept(Interval(value=1.2, low=1.15, high=1.25), Interval(value=1.1, low=1.05, high=1.14))
     'less'
+    >>> kept(Interval(value=1.2, low=1.15, high=1.25), Interval(value=1.6, low=0.17, high=14.85))
+    'not decidable'
     """
     if speedup is None or speedup.low is None or speedup.high is None:
         return "not decidable"
@@ -60,7 +64,10 @@ def kept(promised: Interval, speedup: Interval | None) -> Kept:
     high = promised.value if promised.high is None else promised.high
     if speedup.high < low:
         return "less"
-    return "more" if speedup.low > high else "kept"
+    if speedup.low > high:
+        return "more"
+    least = low if low > 1 else promised.value
+    return "not decidable" if speedup.low <= 1 and speedup.high >= least else "kept"
 
 
 def _followed_up(

@@ -3,8 +3,10 @@
 Each factor compares two replays, the second of which lacks one more kind of loss::
 
     T0 as recorded          T1 transfers take no time      T2 and no input wait
-    T3 and no sequential work      T4 and no copies, host gaps, other work: useful work and meetings alone
-    T5 = max over ranks of their useful work               T6 = its mean over ranks
+    T3 and no sequential work
+    T4 and no copies, host gaps, other work, as far as ranks have them in common; beyond that they make a rank late
+    T5 = max over ranks of their useful work and of what is left of copies, gaps and other work
+    T6 = mean over ranks of their useful work
 
     transfer = T1/T0   input = T2/T1   sequential = T3/T2   orchestration = T4/T3
     serialisation = T5/T4   load balance = T6/T5   parallel = T6/T0, their product
@@ -41,7 +43,13 @@ from allpull.replay.spread import Resampled, ratio, resample
 from allpull.replay.useful import sequential, useful_s
 from allpull.replay.whatif.balanced import without_persistence, without_rotation
 from allpull.replay.whatif.network import single_rank, without_transfer
-from allpull.replay.whatif.work import ORCHESTRATION, without_input, without_orchestration, without_sequential
+from allpull.replay.whatif.work import (
+    ORCHESTRATION,
+    orchestration_excess_s,
+    without_input,
+    without_orchestration,
+    without_sequential,
+)
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Efficiency
 from allpull.schema.results import Interval
@@ -102,6 +110,7 @@ def tree(window: Window, reference: Window | None = None) -> TreeResult:
 
 def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, reference: Window | None) -> Efficiency:
     """All factors; ``increments`` are those of the replays behind T0 to T4."""
+    busy_s = work_s + orchestration_excess_s(window)
     t0, t4 = increments[0], increments[-1]
     clocks = window.bound_s / float(t0.sum()) if t0.sum() > 0 else 0.0
     factors = {
@@ -112,8 +121,8 @@ def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, re
     return Efficiency.model_validate(
         {
             **factors,
-            "serialisation": _factor(_serialisation(work_s, t4, window.odd), clocks),
-            "load_balance": _factor(_load_balance(work_s, window.odd)),
+            "serialisation": _factor(_serialisation(busy_s, t4, window.odd), clocks),
+            "load_balance": _factor(_load_balance(work_s, busy_s, window.odd)),
             "parallel": _factor(ratio(work_s.mean(axis=1), t0, window.odd), clocks),
             "computational": computational,
             "global": whole,
@@ -159,25 +168,25 @@ def _factor(resampled: Resampled, clocks: float = 0.0) -> Interval:
     return Interval(value=min(shown.value, 1.0), low=low, high=high)
 
 
-def _serialisation(work_s: Floats, t4: Floats, odd: Bools) -> Resampled:
-    """T5/T4: the work of the busiest rank over the time that useful work and meetings alone would take."""
-    busiest = work_s[:, work_s.sum(axis=0).argmax()]
+def _serialisation(busy_s: Floats, t4: Floats, odd: Bools) -> Resampled:
+    """T5/T4: the work of the busiest rank, with what makes it late, over the time that it and meetings would take."""
+    busiest = busy_s[:, busy_s.sum(axis=0).argmax()]
     return resample(
-        np.column_stack([t4, work_s]),
+        np.column_stack([t4, busy_s]),
         odd,
         lambda totals: totals[..., 1:].max(axis=-1) / totals[..., 0],
         moves=busiest - busiest.sum() / t4.sum() * t4,
     )
 
 
-def _load_balance(work_s: Floats, odd: Bools) -> Resampled:
-    """T6/T5: the work of the mean rank over that of the busiest."""
-    busiest = work_s[:, work_s.sum(axis=0).argmax()]
+def _load_balance(work_s: Floats, busy_s: Floats, odd: Bools) -> Resampled:
+    """T6/T5: the useful work of the mean rank over all that keeps the busiest from the next meeting."""
+    busiest = busy_s[:, busy_s.sum(axis=0).argmax()]
     mean = work_s.mean(axis=1)
     return resample(
-        work_s,
+        np.column_stack([mean, busy_s]),
         odd,
-        lambda totals: totals.mean(axis=-1) / totals.max(axis=-1),
+        lambda totals: totals[..., 0] / totals[..., 1:].max(axis=-1),
         moves=mean - mean.sum() / busiest.sum() * busiest,
     )
 

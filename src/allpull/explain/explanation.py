@@ -20,6 +20,7 @@ from allpull.explain.evidence.link_fit import with_links
 from allpull.explain.evidence.machine import machine_of
 from allpull.explain.evidence.network import network_of
 from allpull.explain.evidence.stalls import stalls_of
+from allpull.explain.evidence.start import start_of
 from allpull.explain.evidence.transports import transports_of
 from allpull.explain.findings import Findings, advice, findings
 from allpull.explain.rules import no_exchange
@@ -78,6 +79,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         networks=networks,
         broadcasts_only_buffers=broadcasts_only_buffers(run, networks),
         transports=transports_of(run, read_transports(run.directory, run.events)),
+        start=start_of(run.record),
     )
     grown = tree(window, against)
     answers = findings(facts)

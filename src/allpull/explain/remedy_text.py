@@ -1,5 +1,7 @@
-"""Text that titles and remedies share: phases, names that are safe to paste into a shell, tools that the hosts have.
+"""Text that titles and remedies share: what to do where a run was started, and names that are safe in a shell.
 
+A remedy names what exists there: options of ``--set`` only where allpull starts the ranks, flags of the command that
+starts them elsewhere, Slurm only in a job of Slurm, and otherwise the line of the program.
 Names of hosts come from run directories, which are untrusted input.
 """
 
@@ -7,8 +9,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.start import Start
 
 WHERE = {
     "copy": "copying to the device",
@@ -20,6 +24,186 @@ WHERE = {
     "input": "in its loader",
 }
 """Phase → where the time is lost, in a sentence."""
+BIND_ITSELF = (
+    'os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[int(os.environ["LOCAL_RANK"])'
+    '::int(os.environ["LOCAL_WORLD_SIZE"])]) at the top of the program'
+)
+"""The cores of a host dealt out to its ranks; torch's launchers set both variables."""
+EVALUATION_JOB = "in a separate job, from checkpoints"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """What to do, empty where there is nothing; ``options`` are the keys and variables that ``text`` names."""
+
+    text: str = ""
+    options: tuple[str, ...] = ()
+
+
+def joined(separator: str, *actions: Action) -> Action:
+    """``actions`` that are not empty, with ``separator`` between them."""
+    there = [one for one in actions if one.text]
+    options = tuple(dict.fromkeys(option for one in there for option in one.options))
+    return Action(text=separator.join(one.text for one in there), options=options)
+
+
+def prefixed(prefix: str, action: Action) -> Action:
+    """``action`` after ``prefix``; empty where there is nothing to do."""
+    return Action(text=f"{prefix}{action.text}" if action.text else "", options=action.options)
+
+
+def option_or(start: Start, option: str, value: object, line: str = "") -> Action:
+    """``--set`` with ``option``, or else ``line`` of the program.
+
+    >>> option_or(Start(starter="train"), "train.batch", 8, "DataLoader(batch_size=8)").text
+    '--set train.batch=8'
+    """
+    if start.sets(option):
+        return Action(text=f"--set {option}={value}", options=(option,))
+    return Action(text=line)
+
+
+def variable(start: Start, name: str, value: object) -> Action:
+    """How to give all ranks a variable of the environment."""
+    setting = f"{name}={value}"
+    return Action(text=f"mpirun -x {setting}" if start.by_mpi else f"export {setting}", options=(name,))
+
+
+def own_cores(start: Start, machine: Machine) -> Action:
+    """How to bind each rank to cores that no other rank uses."""
+    if start.sets("launch.bind"):
+        return Action(text="--set launch.bind=cores", options=("launch.bind",))
+    commands = {"srun": f"srun --cpu-bind=cores --cpus-per-task={_cpus_per_rank(machine)}", "mpirun": BIND_BY_MPI}
+    if start.starter == "torchrun" and machine.accelerators:
+        return Action(text="torchrun --numa-binding=exclusive")
+    return Action(text=commands.get(start.starter, BIND_ITSELF))
+
+
+BIND_BY_MPI = "mpirun --bind-to core"
+
+
+def threads(start: Start, machine: Machine) -> Action:
+    """How to give each rank no more threads than it has cores; empty where it has no more."""
+    fit = _cpus_per_rank(machine)
+    if start.threads is not None and start.threads <= fit:
+        return Action()
+    if start.sets("launch.threads"):
+        return Action(text=f"--set launch.threads={fit}", options=("launch.threads",))
+    return variable(start, "OMP_NUM_THREADS", fit)
+
+
+def fewer_ranks(start: Start, machine: Machine) -> Action:
+    """How to start no more ranks on a host than it has CPUs; empty where there are no more, or that is not known."""
+    fits = [int(cpus) for host, cpus in (machine.cpus or {}).items() if 1 <= int(cpus) < len(machine.ranks_of(host))]
+    if not fits:
+        return Action()
+    return Action(text=f"no more ranks than CPUs: {ranks_flag(start, machine, min(fits) * len(machine.host_names))}")
+
+
+def ranks_flag(start: Start, machine: Machine, ranks: int) -> str:
+    """How to start ``ranks`` ranks."""
+    hosts = max(1, len(machine.host_names))
+    if start.launcher == "slurm" or (start.on_slurm and start.starter == "command"):
+        return f"sbatch --nodes={-(-ranks // -(-ranks // hosts))} --ntasks-per-node={-(-ranks // hosts)}"
+    flags = {
+        "train": f"allpull train -n {ranks}",
+        "run": f"allpull run -n {ranks}",
+        "torchrun": f"torchrun --nproc-per-node={-(-ranks // hosts)}",
+        "srun": f"srun --ntasks={ranks}",
+        "mpirun": f"mpirun -np {ranks}",
+    }
+    return flags.get(start.starter, f"{ranks} ranks")
+
+
+def near_gpu(start: Start) -> Action:
+    """How to bind each rank to the CPUs near its GPU."""
+    if start.sets("launch.bind"):
+        return Action(text="--set launch.bind=numa", options=("launch.bind",))
+    commands = {"srun": "srun --gpu-bind=closest", "torchrun": "torchrun --numa-binding=node"}
+    return Action(text=commands.get(start.starter, "taskset --cpu-list with the CPUs of its memory node"))
+
+
+def bucket_size(start: Start, cap_mib: int) -> Action:
+    """How to give DDP buckets of another size."""
+    return option_or(start, "parallel.bucket_mb", cap_mib, f"DDP(model, bucket_cap_mb={cap_mib})")
+
+
+def save_less(start: Start) -> Action:
+    """How to spend less time on checkpoints."""
+    if not start.sets("train.async_checkpoint"):
+        return Action(text="save in the background: torch.distributed.checkpoint.async_save; or less often")
+    every = 2 * start.checkpoint_every
+    return joined(
+        "; ",
+        Action(text="save in the background: --set train.async_checkpoint=true", options=("train.async_checkpoint",)),
+        prefixed("or less often: ", option_or(start, "train.checkpoint_every", every)) if every else Action(),
+    )
+
+
+def exclusive(start: Start) -> Action:
+    """How to keep other jobs from the hosts; empty without Slurm."""
+    return _of_slurm(start, "slurm.exclusive", "true", "sbatch --exclusive")
+
+
+def cpus_for_workers(start: Start, machine: Machine) -> Action:
+    """How to request more CPUs for each rank; empty without Slurm."""
+    more = 2 * _cpus_per_rank(machine)
+    return _of_slurm(start, "slurm.cpus_per_rank", more, f"sbatch --cpus-per-task={more}")
+
+
+def one_switch(start: Start) -> Action:
+    """How to run on hosts that are near each other; empty where nobody knows which these are."""
+    return _of_slurm(start, "slurm.switches", "1@00:30:00", "sbatch --switches=1@00:30:00")
+
+
+def equal_hosts(start: Start) -> Action:
+    """How to run on hosts of one kind; empty without Slurm."""
+    return _of_slurm(start, "slurm.constraint", "FEATURE", "sbatch --constraint=FEATURE")
+
+
+def evaluation_job(start: Start) -> str:
+    """Evaluation apart from the training."""
+    return f"{EVALUATION_JOB}{': sbatch --dependency=after:JOB' if start.on_slurm else ''}"
+
+
+def _of_slurm(start: Start, option: str, value: object, line: str) -> Action:
+    if start.launcher == "slurm" and start.sets(option):
+        return Action(text=f"--set {option}={value}", options=(option,))
+    return Action(text=line if start.on_slurm else "")
+
+
+def workers(start: Start, machine: Machine, number: int | None = None) -> Action:
+    """How to read with ``number`` workers in each rank; None: as many as it has CPUs."""
+    number = _cpus_per_rank(machine) if number is None else number
+    if start.starter == "train":
+        if not start.packed:
+            return Action(text="a pack is read faster: allpull pack, then --set data.name=pack --set data.path=PACK")
+        return Action(text=f"--set data.threads={number}", options=("data.threads",))
+    pinned = ", pin_memory=True" if machine.accelerators else ""
+    return Action(text=f"DataLoader(num_workers={number}, prefetch_factor=4, persistent_workers=True{pinned})")
+
+
+def fast_interface(start: Start) -> Action:
+    """How to choose the network interface."""
+    if start.sets("launch.interface"):
+        gloo = Action(text="--set launch.interface=ib0", options=("launch.interface",))
+    else:
+        gloo = variable(start, "GLOO_SOCKET_IFNAME", "ib0")
+    return joined(", ", variable(start, "NCCL_SOCKET_IFNAME", "ib0"), gloo)
+
+
+def record_less(start: Start) -> Action:
+    """How to record some of the steps alone."""
+    if start.starter in {"run", "torchrun", "srun", "mpirun", "command"}:
+        return Action(text="record fewer steps: allpull run --steps 100:200; or on a local disk: allpull run --out DIR")
+    return Action(text="record on a local disk" + ": allpull train --out DIR" * (start.starter == "train"))
+
+
+def mark_or_trace(start: Start) -> str:
+    """How to see what the program does between its phases."""
+    if start.starter in {"run", "torchrun", "srun", "mpirun", "command"}:
+        return 'mark what happens there (with allpull.phase("metrics"):) or trace it: allpull run --trace every=100'
+    return "see what happens there: py-spy dump --pid PID, several times, or a window of torch's profiler"
 
 
 def quoted(names: Iterable[str]) -> str:
@@ -31,12 +215,19 @@ def quoted(names: Iterable[str]) -> str:
     return shlex.quote(",".join("".join(one for one in name if one.isprintable()) for name in names))
 
 
-def leave_out(machine: Machine, *hosts: str) -> str:
+def leave_out(start: Start, machine: Machine, *hosts: str) -> str:
     """How to run without ``hosts`` until they are repaired, to append to a remedy; empty where no other is known."""
     named = [host for host in hosts if host]
     if not named or len(machine.host_names) <= len(named):
         return ""
-    return f"; until it is repaired, leave it out: sbatch --exclude={quoted(named)}"
+    until = "; until it is repaired, leave it out"
+    if start.on_slurm:
+        return f"{until}: sbatch --exclude={quoted(named)}"
+    if start.launcher in {"ssh", "mpi"} or start.starter == "mpirun":
+        return f"{until}: delete {quoted(named)} from the hosts file"
+    if start.starter == "torchrun":
+        return f"{until}: torchrun --nnodes={len(machine.host_names) - len(named)} on the others"
+    return f"{until}: start on the hosts without {quoted(named)}"
 
 
 def clocks(machine: Machine, *hosts: str) -> str:
@@ -46,3 +237,13 @@ def clocks(machine: Machine, *hosts: str) -> str:
         return "cpupower frequency-info"
     is_amd = all("amd" in name or "instinct" in name or "radeon" in name for name in names)
     return "amd-smi metric --clock --temperature" if is_amd else "nvidia-smi -q -d CLOCK,PERFORMANCE"
+
+
+def _cpus_per_rank(machine: Machine) -> int:
+    """CPUs of the fullest host for each of its ranks, at least 1."""
+    known = [
+        cpus / max(1, len(machine.ranks_of(host)))
+        for host, cpus in (machine.cpus or {}).items()
+        if machine.ranks_of(host)
+    ]
+    return max(1, int(min(known, default=1)))

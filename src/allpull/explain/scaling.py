@@ -11,7 +11,9 @@ from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
 from allpull.units import percent, show_count, show_spread, show_time
 
 MIN_SHARE = 0.02  # of a step: a smaller loss is not worth a sentence, and is often noise
-BUSY = 0.5  # of the CPUs: ranks that share theirs with other programs wait
+SHORT_S = 10.0  # of steady steps: less shows one moment of a machine
+BUSY = 0.5  # of the CPUs, by the load average before the job, which a job that has just ended raises too
+OTHERS = 0.2  # of the CPUs, counted during the job: what the system itself does takes a few percent
 MEANING = {
     "input": "waiting for data",
     "copy": "copying to the device",
@@ -44,6 +46,24 @@ def sentences(show: ShowResult, details: Sequence[RunDetail]) -> list[str]:
     return lines
 
 
+def caveats(show: ShowResult, details: Sequence[RunDetail]) -> list[str]:
+    """What to know before believing the first sentence: a busy machine, too few CPUs, a short run; [] if nothing."""
+    if not details:
+        return []
+    run, detail = max(zip(show.runs, details, strict=True), key=lambda pair: pair[0].ranks)
+    shortest = min((one for one in show.runs if one.step_s is not None), key=_steady_s, default=None)
+    lines = [*_busy(detail), *_taking_turns(run, detail)]
+    if shortest is not None and _steady_s(shortest) < SHORT_S:
+        name = f"The run of {_ranks(shortest.ranks)}" if len(show.runs) > 1 else "The run"
+        steady = f"{shortest.steady.used:,} steady steps in {show_time(_steady_s(shortest))}"
+        lines.append(f"{name} is short ({steady}): a longer one may give other numbers.")
+    return lines
+
+
+def _steady_s(run: RunMetrics) -> float:
+    return run.steady.used * run.step_s.median if run.step_s is not None else 0.0
+
+
 def _single(run: RunMetrics) -> list[str]:
     if run.throughput is None:
         why = "" if run.gaps else ": nothing was recorded"  # gaps are listed beside what is said here
@@ -63,10 +83,17 @@ def _scaled(run: RunMetrics, reference: RunMetrics, show: ShowResult) -> list[st
         return [f"{_ranks(run.ranks).capitalize()} ({run.name}) cannot be compared: a sample is different work there."]
     ideal = run.ranks / reference.ranks
     times = show_spread(run.speedup, _spread(run.speedup_interval))
-    fast = f"{_ranks(run.ranks).capitalize()} train {times} times as fast as {reference.ranks}"
+    ranks, interval = _ranks(run.ranks).capitalize(), run.speedup_interval
     kind = f"{show.scaling} scaling, " if show.scaling else ""
     basis = f"{kind}{run.steady.used:,} and {reference.steady.used:,} steps"
-    line = f"{fast}: {percent(run.efficiency)} of the ideal {show_count(ideal)} ({basis})."
+    share = f"{percent(run.efficiency)} of the ideal {show_count(ideal)}"
+    if interval is not None and interval.includes(1.0):
+        fast = f"{run.speedup:.2f} times as fast, and {interval.low:.2f} to {interval.high:.2f} with 95 % confidence"
+        line = f"{ranks} show no speed-up over {reference.ranks}: {fast}; {share} ({basis})."
+    elif run.speedup < 1:
+        line = f"{ranks} are slower than {reference.ranks}: {times} times as fast, {share} ({basis})."
+    else:
+        line = f"{ranks} train {times} times as fast as {reference.ranks}: {share} ({basis})."
     return [line, *_uncertain(run), *_losses(run, reference)]
 
 
@@ -127,23 +154,40 @@ def _machine(runs: Sequence[RunMetrics], details: Sequence[RunDetail]) -> list[s
         if run.hosts == 1 and run.ranks > 1 and detail.hosts and not detail.hosts[0].gpus
     ]
     if not crowded:
-        return []
+        return _busy(max(zip(runs, details, strict=True), key=lambda pair: pair[0].ranks)[1]) if details else []
     run, detail = max(crowded, key=lambda pair: pair[0].ranks)
     cpus = detail.hosts[0].cpu.usable or detail.hosts[0].cpu.logical
     threads = detail.threads_per_rank or 1
-    needed = run.ranks * threads
     where = f"The {_ranks(run.ranks)} shared one machine with {cpus or 'an unknown number of'} CPUs"
     shows = "the cost of sharing cores, caches and memory, and that training works the same on any number of ranks"
     cannot = "it cannot show what a network or a GPU would do"
     lines = [f"{where}, {threads} thread{'s' * (threads != 1)} each. This shows {shows}; {cannot}."]
-    load = detail.hosts[0].load_1min
-    if cpus is not None and load is not None and load > BUSY * cpus:
-        lines.append(
-            f"That machine was busy when the run began (load {load:.1f}): other programs slowed these ranks down."
-        )
-    if cpus is not None and needed > cpus:
-        lines.append(f"{needed} threads on {cpus} CPUs take turns: the efficiency says nothing about more CPUs.")
-    return lines
+    return [*lines, *_busy(detail), *_taking_turns(run, detail)]
+
+
+def _busy(detail: RunDetail) -> list[str]:
+    """That a machine of the ranks had other work: as counted during the run, else by its load when the run began."""
+    share = detail.other_cpu_share
+    if share is not None:
+        kept_busy = f"other programs kept {percent(share)} of its CPUs busy, and slowed these ranks down"
+        return [f"The machine was busy: {kept_busy}."] if share > OTHERS else []
+    for host in detail.hosts:
+        cpus = host.cpu.usable or host.cpu.logical
+        if cpus is not None and host.load_1min is not None and host.load_1min > BUSY * cpus:
+            load = f"load {host.load_1min:.1f}"
+            return [f"The machine was busy when the run began ({load}): other programs slowed these ranks down."]
+    return []
+
+
+def _taking_turns(run: RunMetrics, detail: RunDetail) -> list[str]:
+    """That the ranks of one machine have more threads than it has CPUs."""
+    if run.hosts != 1 or run.ranks < 2 or not detail.hosts or detail.hosts[0].gpus:
+        return []
+    cpus = detail.hosts[0].cpu.usable or detail.hosts[0].cpu.logical
+    needed = run.ranks * (detail.threads_per_rank or 1)
+    if cpus is None or needed <= cpus:
+        return []
+    return [f"{needed} threads on {cpus} CPUs take turns: the efficiency says nothing about more CPUs."]
 
 
 def _overhead(runs: Sequence[RunMetrics]) -> list[str]:

@@ -201,7 +201,10 @@ def observe(
 def closing_messages(record: RunRecord, job: Job, launcher: Launcher, command: Sequence[str]) -> list[str]:
     """What to say of a command that has ended, beyond what it printed itself."""
     exit_, messages = record.exit, []
-    if exit_ is not None and exit_.code and (exit_.rank is not None or exit_.reason):
+    if record.status == "cancelled" and record.launcher in USER_STARTED:
+        code = f" with code {exit_.code}" if exit_ is not None and exit_.code else ""
+        messages.append(f"interrupted: the command was asked to end, and ended{code}")
+    elif exit_ is not None and exit_.code and (exit_.rank is not None or exit_.reason):
         messages.append(exit_.describe())
     elif record.status == "cancelled" and record.launcher not in USER_STARTED:
         messages.append("cancelled: every process of the job was ended")

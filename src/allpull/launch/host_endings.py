@@ -122,7 +122,7 @@ def failure_of(directory: Path, rank: int, host: str, *, exit_code: int, raised:
         rank=rank,
         host=host,
         exit_code=exit_code,
-        exception=None if raised is None else f"{raised.type}: {raised.message}",
+        exception=None if raised is None else ": ".join(filter(None, (raised.type, raised.message))),
         hint=None if raised is None else raised.hint,
         raised_ns=None if raised is None else raised.t_ns,
         boot_id=None if header is None else header.boot_id,

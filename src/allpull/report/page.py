@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
+from urllib.parse import quote
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
@@ -44,25 +47,47 @@ class Picture:
     json: Markup
 
 
-def render(report: ScalingReport) -> str:
-    """The whole page. The same report always gives the same text.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """What a page shows: what kind of page it is, of what, when and how much, and its sections by name."""
+
+    kicker: str
+    subject: str
+    facts: str
+    blocks: Mapping[str, Block]
+
+
+def render(report: ScalingReport, folder: Path | None = None) -> str:
+    """The whole page, with links to files of the runs for a page in ``folder``. A report always gives the same text.
 
     Raises:
         BadInput: the report contains no run, or details of other runs.
     """
     shown = bounded(report)
-    sections = blocks(shown)
-    script = _script()
-    template = _environment().from_string(_asset("page.html"))
-    return template.render(
+    page = Page(
+        kicker="Scaling report" if len(shown.show.runs) > 1 else "Run report",
         subject=shown.program or subject(shown.show.runs),
         facts=_facts(shown),
-        blocks=sections,
-        pictures=_pictures(sections),
-        style=Markup(_asset("page.css")),  # noqa: S704  # our own file
-        script=Markup(script),  # noqa: S704  # our own file and vl-convert's bundle
-        policy=_policy(script),
-        version=__version__,
+        blocks=blocks(shown),
+    )
+    return render_page(page, folder)
+
+
+def render_page(page: Page, folder: Path | None = None) -> str:
+    """``page`` as HTML, with links for a page in ``folder``."""
+    script = _script()
+    return (
+        _environment()
+        .from_string(_asset("page.html"))
+        .render(
+            page=page,
+            pictures=_pictures(page.blocks),
+            style=Markup(_asset("page.css")),  # noqa: S704  # our own file
+            script=Markup(script),  # noqa: S704  # our own file and vl-convert's bundle
+            policy=_policy(script),
+            version=__version__,
+            linked=partial(_relative_link, folder or Path()),
+        )
     )
 
 
@@ -72,7 +97,7 @@ def write(report: ScalingReport, path: Path) -> Path:
     Raises:
         BadInput: there is nothing to report, or ``path`` cannot be written.
     """
-    return place(path, render(report).encode("utf-8"))
+    return place(path, render(report, path.parent).encode("utf-8"))
 
 
 def _environment() -> Environment:
@@ -86,11 +111,18 @@ def _plain(value: Any) -> Any:
     return _BEFORE_UNIT.sub("\u00a0", short(value, TEXT_CHARACTERS))
 
 
+def _relative_link(folder: Path, directory: str, path: str) -> str:
+    """The link from a page in ``folder`` to ``path`` of a run directory: relative, so no scheme can be in it."""
+    return f"./{quote(os.path.relpath(PurePath(directory, path), folder), errors='replace')}"
+
+
 def _facts(report: ScalingReport) -> str:
     runs = report.show.runs
     days = sorted({detail.created_utc[:10] for detail in report.details})
     when = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-    return " · ".join([counted(len(runs), "run"), f"on {rank_counts(runs)}", when])
+    others = sum(len(one.show.runs) for one in report.others)
+    apart = f"{counted(others, 'run')} of {counted(len(report.others), 'other program')} below" if others else ""
+    return " · ".join(part for part in (counted(len(runs), "run"), f"on {rank_counts(runs)}", when, apart) if part)
 
 
 def _pictures(sections: Mapping[str, Block]) -> dict[str, Picture]:

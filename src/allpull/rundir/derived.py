@@ -1,6 +1,6 @@
 """Cache what was computed from a run in its ``derived`` folder; a missing cache is computed again.
 
-Each file has a key: a digest of the records that it was computed from, of allpull's version, and of itself. A file
+Each file has a key: a digest of the sizes and times of the records, of allpull's version, and of itself. A file
 that no longer matches its key is not read: the records have changed, or another version of allpull made it. Nor is
 the folder used where another user can write: a key can be computed by anybody.
 """
@@ -8,7 +8,6 @@ the folder used where another user can write: a key can be computed by anybody.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from allpull.errors import RunDirError
@@ -21,7 +20,6 @@ from allpull.version import __version__
 MAX_BYTES = 64 << 20  # seconds of every phase of 100,000 ranks
 UNENDED = frozenset({"created", "running"})
 """States of a run whose records still grow: results of it are outdated at once."""
-CHUNK = 1 << 20
 
 
 def cache_explanation(directory: Path, record: RunRecord, result: ExplainResult) -> None:
@@ -35,8 +33,10 @@ def cache_explanation(directory: Path, record: RunRecord, result: ExplainResult)
         if not is_private(root):
             return
         private_folder(str(path.parent))
-        whole_file(str(path), text)
-        whole_file(str(key), _key(root, text.encode()) + "\n")
+        digest = _key(root, text.encode())
+        if digest is not None:
+            whole_file(str(path), text)
+            whole_file(str(key), f"{digest}\n")
     except (OSError, RunDirError):
         return
 
@@ -54,9 +54,8 @@ def cached_explanation(directory: Path, record: RunRecord) -> ExplainResult | No
         if not is_private(root) or not {layout.EXPLANATION, layout.EXPLANATION_KEY} <= kept:
             return None
         blob = safe_open.read_whole(root, layout.EXPLANATION, MAX_BYTES)
-        if safe_open.read_whole(root, layout.EXPLANATION_KEY, MAX_BYTES).decode("ascii", "replace").strip() != _key(
-            root, blob
-        ):
+        key = safe_open.read_whole(root, layout.EXPLANATION_KEY, MAX_BYTES).decode("ascii", "replace").strip()
+        if key != _key(root, blob):
             return None
         where = f"{safe_open.shown_path(root)}/{layout.EXPLANATION}"
         result = safe_open.document(ExplainResult, "explain", blob, where)
@@ -79,36 +78,30 @@ def is_private(root: Path) -> bool:
     files = [folder / name for name in safe_open.file_names(root, layout.DERIVED, "")]
     try:
         return not any(
-            safe_open.others_can_write(path) for path in (root, *([folder] if folder.exists() else []), *files)
+            safe_open.others_can_write(path.lstat()) for path in (root, *([folder] if folder.exists() else []), *files)
         )
     except OSError:
         return False
 
 
-def _key(root: Path, blob: bytes) -> str:
+def _key(root: Path, blob: bytes) -> str | None:
     """The digest that binds ``blob`` to the records in ``root`` and to this version of allpull.
 
+    The size and times of a record stand for its content, so that listing runs does not read them. None: one is gone.
+
     Raises:
-        RunDirError: a record cannot be read.
+        RunDirError: a folder cannot be listed.
     """
+    folders = (*layout.RECORDS, layout.TRACES)
+    names = [layout.RUN_JSON, *(f"{folder}/{name}" for folder in folders for name in _files(root, folder))]
+    try:
+        records = {name: safe_open.file_identity(root, name) for name in names}
+    except (OSError, ValueError):
+        return None
     whole = hashlib.sha256(f"{__version__} {hashlib.sha256(blob).hexdigest()}".encode())
-    for part in _parts(root):
-        whole.update(part.encode("utf-8", "backslashreplace"))
+    for name, record in records.items():
+        whole.update(f"\n{name} {record}".encode("utf-8", "backslashreplace"))
     return whole.hexdigest()
-
-
-def _parts(root: Path) -> Iterator[str]:
-    """Each record with its digest; profiler traces, which may take gigabytes, with their sizes."""
-    names = [layout.RUN_JSON, *(f"{folder}/{name}" for folder in layout.RECORDS for name in _files(root, folder))]
-    for name in names:
-        digest = hashlib.sha256()
-        with safe_open.opened(root, name) as (file, _):
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
-        yield f"\n{name} {digest.hexdigest()}"
-    for name in _files(root, layout.TRACES):
-        with safe_open.opened(root, f"{layout.TRACES}/{name}") as (_, size_bytes):
-            yield f"\n{layout.TRACES}/{name} {size_bytes}"
 
 
 def _files(root: Path, folder: str) -> list[str]:

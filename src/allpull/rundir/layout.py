@@ -60,6 +60,8 @@ CLUSTER_TRUTH = "truth.json"
 """Of a rehearsed cluster: the faults and rates actually set, which no analysis reads."""
 
 EXPLANATION = f"{DERIVED}/explain.json"
+TIMELINE = f"{DERIVED}/timeline.json.gz"
+"""All ranks on one timeline for Perfetto, where a user writes it so that reports link to it."""
 EXPLANATION_KEY = f"{DERIVED}/explain.key"
 COLUMNS = f"{DERIVED}/columns"
 

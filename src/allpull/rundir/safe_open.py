@@ -30,6 +30,9 @@ _DIGITS_19 = b"0" * 19  # 2^63 has as many
 
 Kind = TypeVar("Kind", bound=Record)
 
+Identity = tuple[int, ...]
+"""Device, inode, size, time of modification and time of change of a file, times in ns."""
+
 
 def shown_path(path: Path) -> str:
     """``path`` as text that any encoding can hold: bytes that are not UTF-8 appear as ``\\xff``."""
@@ -117,15 +120,23 @@ def file_names(root: Path, folder: str, suffix: str) -> list[str]:
     return sorted(names)
 
 
-def others_can_write(path: Path) -> bool:
-    """Whether another user than root can change ``path``, which is not followed if it is a link.
-
-    Raises:
-        OSError: there is no such file.
-    """
-    status = path.lstat()
+def others_can_write(status: os.stat_result) -> bool:
+    """Whether another user than root can change the file of ``status``; a link's own mode says nothing."""
     is_open = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(status.st_mode)
     return bool(is_open) or status.st_uid not in (0, os.geteuid())
+
+
+def file_identity(root: Path, relative: str) -> Identity:
+    """What changes whenever the file ``relative`` of ``root`` does.
+
+    Raises:
+        OSError: it is missing.
+        ValueError: it is a link, or no file.
+    """
+    status = os.lstat(root / relative)
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{relative} is not a file")
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def parsed(blob: bytes) -> Any:

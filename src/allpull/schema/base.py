@@ -39,7 +39,13 @@ _TAG = re.compile(r"allpull\.([a-z]+)/(\d{1,4})\.(\d{1,4})")
 class Record(BaseModel):
     """Base of all records: immutable; fields that this version does not know are ignored when read."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="null", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True,
+        extra="ignore",
+        ser_json_inf_nan="null",
+        allow_inf_nan=False,
+        defer_build=True,  # a verb uses few of all records: each builds its validator when first used
+    )
 
 
 def tag(kind: str) -> str:

@@ -6,7 +6,21 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from allpull.schema import compared, counters, events, explained, host, probed, probes, reported, results, run, steps
+from allpull.schema import (
+    audited,
+    compared,
+    counters,
+    events,
+    explained,
+    exported,
+    host,
+    probed,
+    probes,
+    reported,
+    results,
+    run,
+    steps,
+)
 from allpull.schema.base import VERSION
 
 DOCUMENTED: dict[str, Any] = {
@@ -21,7 +35,9 @@ DOCUMENTED: dict[str, Any] = {
     "show": results.ShowResult,
     "runs": results.ListResult,
     "explain": explained.ExplainResult,
+    "export": exported.ExportResult,
     "compare": compared.CompareResult,
+    "audit": audited.AuditResult,
     "report": reported.ScalingReport,
     "probes-loader": probes.LoaderAnswer,
     "probes-storage": probes.StorageAnswer,

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from allpull.schema.base import Record
 from allpull.schema.explained import ExplainDetail
-from allpull.schema.results import RunDetail, ShowResult
+from allpull.schema.results import OperatorSummary, RunDetail, ShowResult, UsageSeries
 
 
 class ProgramTable(Record):
@@ -15,6 +15,9 @@ class ProgramTable(Record):
     program: str = Field("", description="name of the script or recipe; empty where all runs are of one program")
     show: ShowResult
     words: list[str] = Field(description="summary sentences, most important first")
+    caveats: list[str] = Field(
+        default_factory=list, description="what to know before the first of ``words``; some are among them"
+    )
 
 
 class ScalingReport(ProgramTable):
@@ -26,6 +29,10 @@ class ScalingReport(ProgramTable):
         default_factory=list, description="the runs that could be explained, in the order of show.runs"
     )
     others: list[ProgramTable] = Field(default_factory=list, description="one per other program")
+    usage: list[UsageSeries] = Field(
+        default_factory=list, description="of the run with the most ranks: step time, CPU, memory, network and so on"
+    )
+    operators: OperatorSummary | None = Field(None, description="of the run with the most ranks; None: no window")
     without_steps: list[RunDetail] = Field(
         default_factory=list, description="probes and jobs that made no step, beside runs that did"
     )

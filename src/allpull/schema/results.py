@@ -23,6 +23,14 @@ class Interval(Record):
     low: float | None
     high: float | None
 
+    def includes(self, number: float) -> bool:
+        """Whether ``number`` lies within the bounds; False where they are not known.
+
+        >>> Interval(value=0.8, low=0.5, high=1.1).includes(1.0), Interval(value=0.8, low=None, high=None).includes(1.0)
+        (True, False)
+        """
+        return self.low is not None and self.high is not None and self.low <= number <= self.high
+
     @property
     def is_at_most(self) -> bool:
         """Whether ``value`` is an upper bound, at which the interval ends, and ``low`` a certain lower bound.
@@ -224,6 +232,36 @@ class Curve(Record):
     values: list[float | None]
 
 
+class UsageSeries(Record):
+    """One quantity over the time of a run; each value holds until its moment, since the moment before."""
+
+    name: Literal[
+        "step", "slowest step", "cpus", "memory", "read", "storage read", "network sent", "gpu busy", "gpu memory"
+    ]
+    unit: Literal["s", "CPUs", "bytes", "bytes/s", "share"]
+    times_s: list[float] = Field(description="after the first step began")
+    values: list[float | None]
+
+
+class Operator(Record):
+    """One operator or kernel in a profiler window."""
+
+    name: str
+    kind: Literal["operator", "kernel"]
+    calls: int = Field(ge=0)
+    self_s: float = Field(description="without the operators that it calls")
+
+
+class OperatorSummary(Record):
+    """The operators and kernels with most self time in a profiler window of one rank."""
+
+    rank: int
+    first_step: int
+    steps: int = Field(ge=1)
+    total_s: dict[str, float] = Field(description="kind → self time of all of that kind, not only of those listed")
+    operators: list[Operator] = Field(description="by kind, the largest first")
+
+
 class RunDetail(Record):
     """What a report shows about one run beyond its metrics."""
 
@@ -239,6 +277,14 @@ class RunDetail(Record):
     step_times_s: list[float] = Field(description="steady step times, thinned evenly to at most 2,000")
     curves: list[Curve]
     exit: Exit | None
+    other_cpu_share: float | None = Field(
+        None,
+        ge=0,
+        description="share of the CPUs of the busiest host that other programs kept busy in the steady steps",
+    )
+    linked_files: list[str] = Field(
+        default_factory=list, description="paths in the run directory of files that other tools open, such as traces"
+    )
 
 
 class CollectiveTime(Record):
@@ -322,6 +368,8 @@ class RankWatched(Record):
     phase: str | None
     operation: str | None = Field(description="the collective that it is executing")
     phase_for_s: float | None
+    phases: dict[str, float] = Field(default_factory=dict, description="seconds per step, over its last steps")
+    late_s: float | None = Field(None, description="seconds per step by which its own work exceeds the fastest rank's")
 
 
 class WatchResult(Record):

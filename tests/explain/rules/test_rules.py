@@ -373,3 +373,18 @@ def test_what_may_be_rollouts_is_not_sold_as_evaluation() -> None:
     assert finding.advice
     assert finding.gain is None
     assert "rollouts" in finding.title
+
+
+def test_a_rank_that_sleeps_is_not_said_to_compute() -> None:
+    """Of its step, rank 3 has the CPU for no longer than the others, and does not wait for one."""
+    made = job(8, forward=late(8, STEPS, rank=3, by_s=0.04))
+    asleep = replace(made, queued_s=np.zeros((STEPS, 8)))
+    step_s = made.measured_s / STEPS
+    machine = replace(EIGHT, cpus=dict.fromkeys(EIGHT.host_names, 4.0), cpu_s=np.full(8, 0.062 / step_s))
+    (finding,) = found(asleep, machine).findings
+    assert finding.rule == "slow-rank"
+    assert "sleeps" in finding.title
+    assert "py-spy dump" in finding.remedy
+    busy = replace(machine, cpu_s=np.where(np.arange(8) == 3, 0.102, 0.062) / step_s)
+    (finding,) = found(asleep, busy).findings
+    assert "computes" in finding.title

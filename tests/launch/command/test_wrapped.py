@@ -284,10 +284,10 @@ def test_ranks_that_lost_a_neighbour_name_who_was_gone_without_a_word(tmp_path, 
         (tmp_path / layout.events_file(rank)).write_text(json.dumps(header) + "\n" + json.dumps(event) + "\n")
     failures = tuple(RankFailure(rank=rank, host="n1", exit_code=1, exception=text) for rank, text in raised.items())
     found = lost_rank(tmp_path, failures)
-    assert found == (named and f"it lost its connection to another: {named} had ended without a word {OR_KILLED}")
-
-
-OR_KILLED = "(killed, or out of memory?)"
+    assert (found is None) == (named is None)
+    if found is not None:
+        assert found.startswith(f"{named} ended without")
+        assert PEER in found
 
 
 def test_a_rank_that_came_twice_is_said(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from report_samples import HOSTILE, one, three
 
-from allpull.report.html.block import Callout, Cards, Chart, Notice, Points, Table, Text, Tiles
+from allpull.report.html.block import Cards, Chart, Notice, Points, Table, Text, Tiles
 from allpull.report.html.waterfall import Step, bars
 from allpull.report.page import render
 from allpull.report.sections import blocks
@@ -156,14 +156,11 @@ def test_a_gain_that_is_none_is_not_shown_as_one():
 # --- the first screen -------------------------------------------------------------------------------------------
 
 
-def test_the_first_screen_says_what_to_change_and_what_that_buys():
-    (first,) = parts(blocks(with_explanation())["summary"], Callout)
-    assert first.title == "Rank 0 evaluates alone while 7 ranks wait"
-    assert "28 ms of each step, 11.7 %" in first.price
-    assert "1.10× (1.08× to 1.12×) as fast" in first.price
-    assert first.remedy.startswith("Let all ranks evaluate their share")
-    assert first.more == "What that rests on, and 2 more findings"
-    assert isinstance(blocks(with_explanation())["summary"].parts[0], Callout)
+def test_what_to_change_comes_right_after_the_first_screen_and_once():
+    made = blocks(with_explanation())
+    assert list(made)[:2] == ["summary", "findings"]
+    page = render(with_explanation())
+    assert page.count("Rank 0 evaluates alone while") == 1
 
 
 def test_the_first_screen_of_one_run_gives_its_efficiency():
@@ -184,8 +181,8 @@ def test_what_is_missing_is_no_headline():
     update["details"] = [made.details[0].model_copy(update={"metrics": run})]
     found = blocks(made.model_copy(update=update))
     assert found["summary"].lead == f"digits on 1 rank: a step of {show_time(run.step_s.median)}."
-    assert "digits on 1 rank has no throughput." in parts(found["summary"], Points)[0].items
-    (notice,) = parts(found["summary"], Notice)
+    assert "digits on 1 rank has no throughput." in parts(found["runs"], Points)[0].items
+    (notice,) = parts(found["runs"], Notice)
     assert notice.items == [
         "1 rank: gap 0",
         "1 rank: gap 1",
@@ -197,14 +194,6 @@ def test_what_is_missing_is_no_headline():
     lead = blocks(made.model_copy(update={**update, "explained": explained_too}))["summary"].lead
     assert lead.startswith("digits on 1 rank: a step of")
     assert lead.endswith("of its time is useful work.")
-
-
-def test_a_healthy_run_has_that_on_its_first_screen():
-    healthy = "Nothing stands out above the noise."
-    (first,) = parts(blocks(with_explanation(findings=[], healthy=healthy))["summary"], Callout)
-    assert (first.title, first.price, first.remedy) == (healthy, "", "")
-    assert not parts(blocks(with_explanation(findings=[], healthy=None))["summary"], Callout)
-    assert "the data cannot tell" in blocks(with_explanation(findings=[], healthy=None))["findings"].lead
 
 
 def test_the_tree_is_coloured_as_pop_does():
@@ -220,36 +209,30 @@ def test_findings_are_cards_and_advice_has_no_price():
     block = blocks(with_explanation())["findings"]
     (cards,) = parts(block, Cards)
     assert [card.tag.split(" ")[0] for card in cards.cards] == ["sequential-evaluation", "slow-rank", "mixed-precision"]
-    assert "Rank 0 evaluates alone" in block.lead
+    assert block.lead == "2 findings, the most costly first."
     assert dict(cards.cards[0].facts)["gain"] == "1.10× (1.08× to 1.12×)"
     assert "gain" not in dict(cards.cards[2].facts)
     assert cards.cards[0].evidence[0] == ("waiting that rank 3 caused", "31 ms", "steps 5 to 60 of all ranks")
 
 
-def test_an_upper_bound_is_called_one_on_the_card_and_on_the_first_screen():
+def test_an_upper_bound_is_called_one():
     """Every number that may be less says so: the cost, the share and the speed-up."""
     thin = finding("network-bound", "The network is slow", 0.06, gain={"value": 2.44, "low": 1.31, "high": 2.44})
-    made = blocks(with_explanation(findings=[thin]))
-    said = "It costs at most 60 ms of each step, 25.0 %; without it, training would be at most 2.44× as fast"
-    (first,) = parts(made["summary"], Callout)
-    assert first.price == f"{said} (surely 1.31×)."
-    assert said in made["findings"].lead
-    (cards,) = parts(made["findings"], Cards)
+    (cards,) = parts(blocks(with_explanation(findings=[thin]))["findings"], Cards)
     facts = dict(cards.cards[0].facts)
     assert facts["gain"] == "at most 2.44× (surely 1.31×)"
     assert facts["costs per step"] == "at most 60 ms (25.0 %)"
-    thin["gain"] = {"value": 2.44, "low": 1.0, "high": 2.44}
-    assert blocks(with_explanation(findings=[thin]))["summary"].parts[0].price == f"{said}."
 
 
 def test_a_healthy_run_is_said_to_be_healthy():
     block = blocks(with_explanation(findings=[], healthy="8 ranks lose 2 % and nothing stands out."))["findings"]
     assert block.lead == "8 ranks lose 2 % and nothing stands out."
+    assert "the data cannot tell" in blocks(with_explanation(findings=[], healthy=None))["findings"].lead
 
 
 def test_a_replay_that_misses_says_so():
-    page = render(with_explanation(simulation_error=0.12))
-    assert "Indicative only" in page
+    first = blocks(with_explanation(simulation_error=0.12))["summary"].parts[0]
+    assert first.items == ["Indicative only: the replay misses the measured time by 12.0 %."]
 
 
 def test_an_interval_is_shown_in_as_many_digits_as_it_needs():
@@ -257,8 +240,8 @@ def test_an_interval_is_shown_in_as_many_digits_as_it_needs():
     (cards,) = parts(blocks(with_explanation(findings=[narrow]))["findings"], Cards)
     assert dict(cards.cards[0].facts)["gain"] == "1.270× (1.268× to 1.270×)"
     bound = finding("cpu-contention", "one", 0.01, gain={"value": 2.44, "low": 1.0, "high": 2.44})
-    (first,) = parts(blocks(with_explanation(findings=[bound]))["summary"], Callout)
-    assert "training would be at most 2.44× as fast" in first.price
+    (cards,) = parts(blocks(with_explanation(findings=[bound]))["findings"], Cards)
+    assert dict(cards.cards[0].facts)["gain"] == "at most 2.44×"
 
 
 def test_the_timeline_does_not_claim_more_than_was_recorded():

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shlex
 
 import numpy as np
 import pytest
@@ -11,12 +12,13 @@ from report_samples import HOSTILE, detail, empty, host, hostile, metrics, one, 
 
 from allpull.errors import BadInput
 from allpull.report.colours import PHASES, RUNS, in_order
-from allpull.report.html.block import Chart, Notice, Points, Table, Terms, Text, Tiles
+from allpull.report.html.block import Block, Chart, Commands, Notice, Points, Table, Terms, Text, Tiles
 from allpull.report.html.chart import FIGURE, LIVE, dress, embeddable
 from allpull.report.html.page_limits import MAX_LINES, MAX_RUNS, bounded, evenly
 from allpull.report.sections import SECTIONS, blocks, names
 from allpull.report.sections.steps import distribution
 from allpull.report.wording import labels, subject
+from allpull.schema.results import Interval
 
 
 def charts(made):
@@ -56,8 +58,21 @@ def test_runs_of_other_programs_are_tables_of_their_own():
 
 
 def test_sections_come_in_reading_order_and_each_loads():
-    first = ["summary", "findings", "losses", "throughput", "phases", "timeline", "lateness", "steps", "learning"]
-    assert names()[:12] == [*first, "programs", "environment", "method"]
+    first = [
+        "summary",
+        "findings",
+        "runs",
+        "losses",
+        "throughput",
+        "phases",
+        "timeline",
+        "lateness",
+        "steps",
+        "usage",
+        "operators",
+        "learning",
+    ]
+    assert names()[:15] == [*first, "programs", "environment", "method"]
     assert all(callable(SECTIONS.load(name)) for name in names())
 
 
@@ -73,9 +88,8 @@ def test_every_section_has_a_title_and_a_sentence_on_any_report(make):
 
 def test_the_summary_leads_with_the_first_words_and_tabulates_every_run():
     made = three()
-    block = blocks(made)["summary"]
-    assert block.lead == made.words[0]
-    (table,) = parts(block, Table)
+    assert blocks(made)["summary"].lead == made.words[0]
+    (table,) = parts(blocks(made)["runs"], Table)
     assert [row[0] for row in table.rows] == ["1 rank (reference)", "2 ranks", "4 ranks"]
     assert table.marked == {0}
     for row, run in zip(table.rows, made.show.runs, strict=True):
@@ -92,16 +106,82 @@ def test_a_single_run_has_no_speed_up_anywhere():
         "median step",
         "test accuracy",
     ]
-    assert parts(block, Table)[0].rows[0][3:5] == ("–", "–")
+    assert not [part for block in blocks(one()).values() for part in parts(block, Table) if "Speed-up" in part.columns]
+    assert "throughput" not in blocks(one())
+
+
+def test_an_interval_around_one_shows_no_speed_up():
+    made = three()
+    interval = Interval(value=0.8, low=0.5, high=1.13)
+    last = made.show.runs[-1].model_copy(update={"speedup": 0.8, "speedup_interval": interval})
+    made = made.model_copy(update={"show": made.show.model_copy(update={"runs": [*made.show.runs[:-1], last]})})
+    first = parts(blocks(made)["summary"], Tiles)[0].tiles[0]
+    assert (first.value, first.label) == ("none shown", "speed-up on 4 ranks")
+    assert first.detail == "0.80×, 95 % interval 0.50× to 1.13×"
+    assert blocks(made)["throughput"].lead.startswith("No speed-up is shown")
+
+
+def test_caveats_stand_beside_the_headline_and_nowhere_else():
+    made = three()
+    made = made.model_copy(
+        update={"words": [*made.words, "It was busy."], "caveats": ["It was busy.", "It was short."]}
+    )
+    first = blocks(made)["summary"].parts[0]
+    assert isinstance(first, Notice)
+    assert first.items == ["It was busy.", "It was short."]
+    assert "It was busy." not in parts(blocks(made)["runs"], Points)[0].items
+
+
+def test_names_of_runs_are_shown_where_they_differ():
+    made = report([metrics(1, name="before"), metrics(2, name="after")])
+    (table,) = parts(blocks(made)["runs"], Table)
+    assert [row[1] for row in table.rows] == ["before", "after"]
+    assert "Name" not in parts(blocks(three())["runs"], Table)[0].columns
+
+
+def test_commands_can_be_pasted_into_a_shell():
+    run = metrics(1, directory="my runs/a")
+    (commands,) = parts(
+        blocks(report([run], details=[detail(run, command=["python", "my train.py"])]))["runs"], Commands
+    )
+    lines = [shlex.split(one.line) for one in commands.commands]
+    assert lines[0] == ["python", "my train.py"]
+    assert lines[1] == ["allpull", "compare", "my runs/a", "my runs/latest"]
+    assert lines[2] == ["allpull", "show", "my runs/a", "--perfetto", "my runs/a/derived/timeline.json.gz"]
 
 
 def test_notes_gaps_and_failures_are_all_shown():
     block = blocks(empty())["summary"]
-    items = [item for notice in parts(block, Notice) for item in notice.items]
+    both = Block(title="", lead="", parts=[*block.parts, *blocks(empty())["runs"].parts])
+    items = [item for notice in parts(both, Notice) for item in notice.items]
     assert "1 rank: rank 1 left no steps" in items
     assert "2 ranks: rank 1 on node0 was ended by SIGKILL" in items
     assert any("shared one machine" in item for item in items)
     assert any(notice.bad for notice in parts(block, Notice))
+
+
+def test_what_was_recorded_over_time_is_drawn_and_nothing_else():
+    """One unit for a whole axis, and one time axis for all charts."""
+    series = [
+        {"name": "step", "unit": "s", "times_s": [0.1, 0.2], "values": [0.1, 0.2]},
+        {"name": "memory", "unit": "bytes", "times_s": [-1.0, 4.0], "values": [2e9, None]},
+    ]
+    block = blocks(report([metrics(1)], usage=series))["usage"]
+    drawn = {chart.slug: chart for chart in parts(block, Chart)}
+    assert list(drawn) == ["step-time", "memory"]
+    assert [row["value"] for row in rows(drawn["step-time"])[0]] == [100.0, 200.0]
+    assert [row["value"] for row in rows(drawn["memory"])[0]] == [2.0]
+    assert all('"domain": [-1.0, 4.0]' in json.dumps(chart.spec) for chart in drawn.values())
+    assert "usage" not in blocks(three())
+
+
+def test_operators_of_a_profiler_window_are_listed_per_step():
+    conv = {"name": HOSTILE, "kind": "operator", "calls": 6, "self_s": 0.012}
+    summary = {"rank": 0, "first_step": 5, "steps": 3, "total_s": {"operator": 0.024}, "operators": [conv]}
+    block = blocks(report([metrics(1)], operators=summary))["operators"]
+    (table,) = parts(block, Table)
+    assert table.rows[0][1:] == ("2", "4 ms", "50.0 %")
+    assert "operators" not in blocks(three())
 
 
 # --- throughput ------------------------------------------------------------------------------------------------
@@ -125,9 +205,7 @@ def test_points_and_bars_are_the_measured_intervals():
 
 @pytest.mark.parametrize("make", [one, empty])
 def test_with_nothing_to_compare_there_is_no_throughput_chart(make):
-    block = blocks(make())["throughput"]
-    assert not block.parts
-    assert "nothing to compare" in block.lead
+    assert "throughput" not in blocks(make())
 
 
 def test_axes_are_logarithmic_only_over_many_doublings():

@@ -37,7 +37,10 @@ def job(**changes: Any) -> WatchResult:
 
 def test_a_healthy_job():
     text = shown(job())
-    assert "r: running\nstep 20 · epoch 1 · 160 samples/s · 100 ms per step\nno rank is slow, dead or hung\n" in text
+    assert (
+        "r: running\nstep 20 · epoch 1 · 160 samples/s · 100 ms per step (median)\nno rank is slow, dead or hung\n"
+        in text
+    )
     assert "last steps: forward 25 %, blocked in collectives 15 %, other 60 %" in text
     assert "left" not in text
 

@@ -6,7 +6,7 @@ times add up to all bytes read. The HAL study plots GB/s and reads per second (I
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -29,7 +29,7 @@ class IoSeries:
     """Rates summed over all ranks, over time.
 
     ``begin_ns`` and ``end_ns``, int64 of shape (intervals,), are times on the clock to which samples were aligned.
-    ``per_s`` maps each of ``COUNTED`` to growth per second, shape (intervals,), NaN where no rank was measured;
+    ``per_s`` maps each counter to growth per second, shape (intervals,), NaN where no rank was measured;
     ``ranks`` is their number; where it falls, the rates are those of fewer ranks. ``left_out`` are hosts whose clock
     is unknown.
     """
@@ -59,12 +59,16 @@ class EpochEnergy:
     gpus: int
 
 
-def io_series(counters: pl.DataFrame, alignment: Alignment | None = None) -> IoSeries:
+def io_series(
+    counters: pl.DataFrame, alignment: Alignment | None = None, *, counted: Sequence[str] = COUNTED, key: str = "rank"
+) -> IoSeries:
     """Rates between the samples of the host that has most of them; other hosts' counters are interpolated there.
 
     Args:
         counters: columns of ``rundir.read.counters.COUNTERS_SCHEMA``, each host's times on its own monotonic clock.
         alignment: aligns them to one clock; None: they share one already.
+        counted: the counters, cumulative ones. The first decides where a rank was measured.
+        key: the column of whose counters they are, such as ``nic`` where ``counters`` are of interfaces.
     """
     curves: dict[str, list[tuple[Times, dict[str, Floats]]]] = {}
     left_out = []
@@ -72,22 +76,22 @@ def io_series(counters: pl.DataFrame, alignment: Alignment | None = None) -> IoS
         if alignment is not None and host not in alignment:
             left_out.append(str(host))
             continue
-        for _, of_rank in of_host.group_by("rank", maintain_order=True):
+        for _, of_rank in of_host.group_by(key, maintain_order=True):
             times = of_rank["t_ns"].to_numpy()
             times = times if alignment is None else alignment.aligned_ns(str(host), times)
-            figures = {name: of_rank[name].cast(pl.Float64).to_numpy() for name in COUNTED}
+            figures = {name: of_rank[name].cast(pl.Float64).to_numpy() for name in counted}
             curves.setdefault(str(host), []).append((times, figures))
     of_hosts = [np.unique(np.concatenate([times for times, _ in ranks])) for ranks in curves.values()]
     edges = _at_most(max(of_hosts, key=len, default=np.zeros(1, dtype=np.int64)), MAX_INTERVALS)
     every = [curve for ranks in curves.values() for curve in ranks]
     growth = {
-        name: _table([_growth(edges, times, of[name]) for times, of in every], edges.size - 1) for name in COUNTED
+        name: _table([_growth(edges, times, of[name]) for times, of in every], edges.size - 1) for name in counted
     }
     return IoSeries(
         begin_ns=edges[:-1],
         end_ns=edges[1:],
         per_s={name: _sum(table) / (np.diff(edges) / NS_PER_S) for name, table in growth.items()},
-        ranks=(~np.isnan(growth["read_bytes"])).sum(axis=0),
+        ranks=(~np.isnan(growth[counted[0]])).sum(axis=0),
         left_out=tuple(left_out),
     )
 

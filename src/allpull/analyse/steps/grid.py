@@ -30,6 +30,7 @@ class Grid:
     collectives that are part of none of them. ``arrival_s`` and ``done_s`` (reductions of a step, steps, ranks) count
     from the earliest begin of their step on any rank, so they compare across ranks that share a clock; ``alike``
     (reductions, steps): all ranks reduced the same networks there. ``busy_s`` is how long the accelerator had work.
+    An array that nothing was measured of may be read-only.
     """
 
     wall_s: Floats
@@ -98,13 +99,14 @@ class _Cells:
         return cls(place=place[inside], inside=pl.Series(inside), shape=(steps.size, ranks))
 
     def nothing(self) -> Floats:
-        return np.full(self.shape, np.nan)
+        return np.broadcast_to(np.nan, self.shape)  # one number: what was not measured takes no memory
 
     def filled(self, values: pl.Series) -> Floats:
-        cells = self.nothing()
-        if values.null_count() < values.len():
-            values = values if self.inside is None else values.filter(self.inside)
-            cells.reshape(-1)[self.place] = values.cast(pl.Float64).to_numpy()  # nulls become NaN
+        if values.null_count() == values.len():
+            return self.nothing()
+        cells = np.full(self.shape, np.nan)
+        values = values if self.inside is None else values.filter(self.inside)
+        cells.reshape(-1)[self.place] = values.cast(pl.Float64).to_numpy()  # nulls become NaN
         return cells
 
     def seconds(self, ns: pl.Series) -> Floats:

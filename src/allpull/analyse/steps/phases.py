@@ -132,7 +132,9 @@ def split(
     seconds: dict[str, Floats | None] = dict.fromkeys(NAMES)
     for name, recorded in grid.spans_s.items():
         times = np.maximum(recorded - blocked.seconds, 0) if name == "backward" else recorded
-        seconds[name] = None if np.isnan(times).all() else np.nan_to_num(times, nan=0.0)
+        unknown = np.isnan(times)
+        if not unknown.all():  # where all is known, the grid's own array: it may be large
+            seconds[name] = np.where(unknown, 0.0, times) if unknown.any() else times
     seconds["wait"], seconds["transfer"] = _added(blocked.wait, calls.wait), _added(blocked.transfer, calls.transfer)
     seconds = with_host(
         seconds, reducing_s=blocked.seconds, called_s=calls.seconds, busy_s=grid.busy_s, wall_s=grid.wall_s

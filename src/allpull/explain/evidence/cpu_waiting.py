@@ -63,6 +63,20 @@ def surely_held_up(window: Window, machine: Machine) -> Floats | None:
     return surely
 
 
+def slept_s(window: Window, machine: Machine) -> Floats | None:
+    """How long at least each rank neither ran nor waited for a CPU while it computed, s per step, (ranks,).
+
+    It waited for something else: a timer, a lock, a file. All CPU time of its process counts as time that its training
+    thread ran. None: not known, or computation is not done by that thread.
+    """
+    held_s = held_up(window, machine)
+    if held_s is None or machine.cpu_s is None:
+        return None
+    ran_s = machine.cpu_s * window.measured_s / max(1, window.steps.size)
+    slept: Floats = np.maximum((_computing(window) - held_s).mean(axis=0) - ran_s, 0.0)
+    return slept
+
+
 def _computing(window: Window) -> Floats:
     return per_step(window, [name for name in COMPUTING if is_work(window, name)])
 

@@ -20,6 +20,7 @@ from allpull.explain.evidence.lateness import LateRanks, late_ranks
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.network import Network, network_of
 from allpull.explain.evidence.stalls import Stalls
+from allpull.explain.evidence.start import Start
 from allpull.explain.evidence.transports import Transports
 from allpull.replay.blame import Blame
 from allpull.replay.engine import Replay, replay
@@ -53,6 +54,7 @@ class Facts:
     unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known. ``stalls``: what
     held up whole ranks. ``files``: what they read and wrote; None: not known. ``networks``: those in DDP;
     ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers. ``transports``: of NCCL, by its log.
+    ``start``: how the run was started, which decides how a remedy is worded.
     """
 
     window: Window
@@ -70,6 +72,7 @@ class Facts:
     networks: tuple[DdpSettings, ...] = ()
     broadcasts_only_buffers: bool = False
     transports: Transports = field(default_factory=Transports)
+    start: Start = field(default_factory=Start)
 
     @property
     def step_s(self) -> float:
@@ -140,6 +143,7 @@ def gather(
     networks: Sequence[DdpSettings] = (),
     broadcasts_only_buffers: bool = False,
     transports: Transports | None = None,
+    start: Start | None = None,
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
     return Facts(
@@ -158,6 +162,7 @@ def gather(
         networks=tuple(networks),
         broadcasts_only_buffers=broadcasts_only_buffers,
         transports=transports or Transports(),
+        start=start or Start(),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +18,8 @@ from allpull.schema.results import Interval
 LEAST = 0.04  # of a step: taking a batch from a queue, or making a small one, is no fault
 BEHIND = 2.0  # times the wait of at least half of the ranks: beyond it, not all ranks are concerned
 SATURATED = 0.9  # of the CPUs: more workers do not help where no more CPUs are free
+MOST_WORKERS = 16  # per rank: more are seldom faster
+SLACK = 1.25  # times the workers that suffice if all batches take the same time
 ALONE = 1  # process of a rank: itself, without workers
 
 
@@ -33,16 +36,17 @@ def common_input(facts: Facts) -> Interval | None:
     return mean_interval(input_s[usual, rank])
 
 
-def without_common_input(window: Window, first: Bools, behind: tuple[int, ...]) -> Window:
+def without_common_input(window: Window, first: Bools, behind: tuple[int, ...], most_s: float = math.inf) -> Window:
     """No rank waits for its loader, except for the excess of some ranks over the others, and for first batches.
 
     ``first`` (steps,): the first batch of an epoch. ``behind``: ranks that stand out; ranks that wait ``BEHIND`` times
-    as long as others count as such, too.
+    as long as others count as such, too. ``most_s``: no more than that per step is gone on the mean.
     """
     if "input" not in window.work:
         return window
     input_s = window.per_step("input")
     common_s = _common(input_s, first | window.odd, behind)
+    common_s *= min(1.0, most_s / max(float(common_s.mean()), 1e-12))
     kept = np.divide(input_s - common_s, input_s, out=np.zeros_like(input_s), where=input_s > 0)
     return replace(window, work={**window.work, "input": window.work["input"] * kept[window.step_of]})
 
@@ -66,7 +70,39 @@ def _shared_s(input_s: Floats) -> float:
 
 
 def has_no_cpu_left(facts: Facts) -> bool:
-    """Whether loader workers keep the CPUs of every host busy."""
+    """Whether the job keeps the CPUs of every host busy: then workers take them from each other and from training."""
     shares = [facts.machine.busy_share(host) for host in facts.machine.host_names]
+    return all(one is not None and one >= SATURATED for one in shares)
+
+
+def shares_last_cpus(facts: Facts) -> bool:
+    """Whether CPUs of a host are all busy, with other programs too: more workers get an unknown share of them."""
+    machine = facts.machine
+    return any(
+        own is not None and own + (machine.other_share(host) or 0.0) >= SATURATED
+        for host in machine.host_names
+        for own in [machine.busy_share(host)]
+    )
+
+
+def most_saved_s(facts: Facts) -> float:
+    """The largest part of a step, s, that more workers can save: their work stays, and the CPUs have to do it.
+
+    Infinite where CPUs are not counted.
+    """
+    shares = [facts.machine.busy_share(host) for host in facts.machine.host_names]
+    known = [one for one in shares if one is not None]
+    return max(0.0, 1.0 - max(known)) * facts.step_s if known else math.inf
+
+
+def workers_needed(facts: Facts, waited_s: float) -> int | None:
+    """Workers per rank that make batches as fast as the training takes them; None: workers are not counted.
+
+    Without a worker a batch takes ``waited_s`` to make; workers that are behind make their number of batches per step.
+    """
     started = facts.machine.started
-    return started is not None and started > ALONE and all(one is not None and one >= SATURATED for one in shares)
+    left_s = facts.step_s - waited_s
+    if started is None or left_s <= 0:
+        return None
+    now = max(0, started - ALONE)
+    return min(MOST_WORKERS, max(now + 1, math.ceil(SLACK * (now * facts.step_s if now else waited_s) / left_s)))

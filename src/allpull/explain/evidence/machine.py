@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.coverage import recording_overhead
+from allpull.analyse.host_load import other_cpus
 from allpull.analyse.io import steady_rates
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.rundir.read.run import RunData
@@ -43,7 +44,8 @@ class Machine:
 
     ``hosts``: of each rank. ``queued_s`` and ``cpu_s`` (ranks,): seconds per second that the threads of a rank and its
     helpers waited for a CPU, and that they had one. ``cpus`` are those of each host that ranks may use.
-    ``started``: the largest number of processes of a rank, itself included. ``gpus``: host → names of its accelerators.
+    ``other_cpu_s``: host → CPUs that programs beside the job keep busy. ``started``: the largest number of processes of
+    a rank, itself included. ``gpus``: host → names of its accelerators.
     ``localities``: rank → how near its CPUs are to its own. ``input_shapes``: counts of the rank that met most.
     ``sensors``: clock_hz, power_w and temperature_c → median over accelerators in each step, (steps,), NaN where none
     was sampled; those never sampled are absent. ``device_busy_share``: of the time, in which a kernel ran on the
@@ -66,6 +68,7 @@ class Machine:
     cpus: Mapping[str, float] | None = None
     queued_s: Floats | None = None
     cpu_s: Floats | None = None
+    other_cpu_s: Mapping[str, float] = field(default_factory=dict)
     started: int | None = None
     connections: tuple[Connection, ...] = ()
     round_trip_s: float | None = None
@@ -93,6 +96,11 @@ class Machine:
         if cpus is None or self.cpu_s is None:
             return None
         return float(self.cpu_s[list(self.ranks_of(host))].sum()) / cpus
+
+    def other_share(self, host: str) -> float | None:
+        """Share of the CPUs of ``host`` that programs beside the job keep busy; None: not known."""
+        cpus = None if self.cpus is None else self.cpus.get(host)
+        return None if cpus is None or host not in self.other_cpu_s else self.other_cpu_s[host] / cpus
 
 
 def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
@@ -126,6 +134,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         cpus={name: count for name, count in cpus.items() if np.isfinite(count)} or None,
         queued_s=_rates(inside, "queued_ns", ranks),
         cpu_s=_rates(inside, "cpu_ns", ranks),
+        other_cpu_s=other_cpus(run, _of_hosts(spans, hosts)),
         started=_most(inside, "processes"),
         connections=_connections(run.links, _of_hosts(spans, hosts)),
         round_trip_s=_round_trip_s(run.pings),

@@ -26,6 +26,7 @@ from functools import partial
 from allpull.explain.candidate import Candidate, as_recorded, seconds, share
 from allpull.explain.evidence.cpu_waiting import is_work
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy_text import mark_or_trace
 from allpull.replay.whatif.work import lower_median, without_common
 from allpull.units import show_time
 
@@ -43,7 +44,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="between-phases",
             kind="job",
             title=f"All ranks spend {show_time(other_s)} per step between the known phases",
-            remedy='mark what happens there (with allpull.marks.phase("metrics"):) or trace it: allpull run --trace',
+            remedy=mark_or_trace(facts.start),
             evidence=(
                 seconds("work outside the known phases, taken by at least half of the ranks", other_s, facts.span),
                 share("of the step", other_s / facts.step_s, facts.span),

@@ -24,6 +24,7 @@ from functools import partial
 
 from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy_text import save_less
 from allpull.explain.rules.sequential_checkpoint import PHASE, writers
 from allpull.replay.whatif.work import without_work
 from allpull.units import percent
@@ -36,14 +37,14 @@ def find(facts: Facts) -> list[Candidate]:
     if not writers(facts) or len(writers(facts)) < facts.window.ranks:
         return []
     each_s = float(facts.mean_s(PHASE).max())
+    remedy = save_less(facts.start)
     return [
         Candidate(
             rule="checkpoint-share",
             kind="job",
             title=f"Checkpoints by all ranks take {percent(each_s / facts.step_s)} of the time",
-            remedy="save in the background: torch.distributed.checkpoint.async_save; or less often: "
-            "--set train.checkpoint_every=…",
-            options=("train.checkpoint_every",),
+            remedy=remedy.text,
+            options=remedy.options,
             evidence=(
                 seconds("checkpoints of the slowest rank, spread over all steps", each_s, facts.span),
                 share("of the time", each_s / facts.step_s, facts.span),

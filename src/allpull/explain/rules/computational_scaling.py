@@ -29,7 +29,7 @@ from functools import partial
 from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.facts import Facts, useful_per_sample
-from allpull.explain.remedy_text import clocks
+from allpull.explain.remedy_text import Action, clocks, own_cores
 from allpull.replay.whatif.work import scaled
 from allpull.replay.window import Window
 from allpull.units import counted, percent
@@ -51,14 +51,15 @@ def find(facts: Facts) -> list[Candidate]:
     whole_s = sum(grown.values())
     largest = [name for name in sorted(grown, key=lambda one: -grown[one]) if grown[name] > NAMED * whole_s]
     ratio = sum(there.values()) / sum(here.values())
+    cores = own_cores(facts.start, facts.machine) if facts.on_cpus else Action()
     return [
         Candidate(
             rule="computational-scaling",
             kind="job",
             title=f"Each rank computes at {percent(ratio)} of its speed on {counted(reference.ranks, 'rank')}: "
             f"{' and '.join(largest)} {'takes' if len(largest) == 1 else 'take'} longer per sample",
-            remedy=_remedy(facts),
-            options=("launch.bind",) if facts.on_cpus else (),
+            remedy=_remedy(facts, cores),
+            options=cores.options,
             evidence=(
                 seconds("computation per step beyond that of the reference run", whole_s, facts.span),
                 *(seconds(f"of that, {name}", grown[name], facts.span) for name in largest),
@@ -77,8 +78,8 @@ def _as_there(window: Window, there: Mapping[str, float]) -> Window:
     return window
 
 
-def _remedy(facts: Facts) -> str:
-    share_what = "--set launch.bind=cores, and " if facts.on_cpus else ""
+def _remedy(facts: Facts, cores: Action) -> str:
+    share_what = f"{cores.text}, and " if cores.text else ""
     return (
         f"find what ranks share: {share_what}as many ranks on twice the hosts; {clocks(facts.machine)} for clocks; a "
         "batch per rank as large as in the reference run"

@@ -25,6 +25,8 @@ from allpull.explain.evidence.facts import Facts
 from allpull.replay.whatif.work import lower_median, without_common
 from allpull.units import show_time
 
+IN_PROGRAM = "DataLoader(pin_memory=True) and batch.to(device, non_blocking=True); send bytes"
+OF_TRAINER = "batches are pinned and copied in the background already; see which GPUs share a path: nvidia-smi topo -m"
 LEAST = 0.05  # of a step: every batch has to be copied
 
 
@@ -38,7 +40,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="copy-bound",
             kind="job",
             title=f"Accelerators wait {show_time(copied_s)} per step for batches to be copied to them",
-            remedy="DataLoader(pin_memory=True) and batch.to(device, non_blocking=True); send bytes",
+            remedy=OF_TRAINER if facts.start.starter == "train" else IN_PROGRAM,
             evidence=(
                 seconds("copies that the device waited for, on at least half of the ranks", copied_s, facts.span),
                 share("of the step", copied_s / facts.step_s, facts.span),

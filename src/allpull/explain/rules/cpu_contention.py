@@ -20,8 +20,11 @@ What it costs
     their hosts can become shorter.
 
 What to do
-    Give every rank its own cores: `--set launch.bind=cores`, `srun --cpu-bind=cores --cpus-per-task=…`,
-    `sbatch --exclusive`; or use fewer threads: `OMP_NUM_THREADS`, `num_workers`.
+    Where other programs keep the CPUs busy, which the evidence tells apart from the job's own use: run when they have
+    ended, on other hosts, or alone (`sbatch --exclusive`). Otherwise start no more ranks and threads than there are
+    CPUs: `--nproc-per-node` of torchrun, `--set launch.threads=N` where allpull starts the ranks, `OMP_NUM_THREADS`
+    elsewhere. Or give every rank its own cores: `--set launch.bind=cores`, `srun --cpu-bind=cores`,
+    `mpirun --bind-to core`, or `os.sched_setaffinity` at the top of the program.
 
 When it is wrong
     Threads on which the training thread waits (those of OpenMP or of the loader) may wait for a CPU, too: that cost
@@ -31,7 +34,7 @@ When it is wrong
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -48,11 +51,14 @@ from allpull.explain.evidence.cpu_waiting import (
     waiting_share,
 )
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy_text import Action, exclusive, fewer_ranks, joined, own_cores, prefixed, quoted, threads
 from allpull.replay.whatif.balanced import like_median
 from allpull.replay.whatif.work import scaled
 from allpull.schema.explained import Evidence
-from allpull.units import show_time
+from allpull.units import percent, show_time
 
+OTHER_PROGRAMS = 0.15  # of the CPUs: the sidecar, the agent and the system take a few percent
+OWN_PROGRAM = 0.5  # of the CPUs: a job that keeps fewer busy has enough of them once it is alone
 ON_CPUS = ("forward", "backward", "optimizer")
 ON_HOSTS = ("copy", "host")  # of ranks whose accelerators compute
 AT_MOST = 0.9  # of computation: for the remaining tenth it had a CPU, or it would not have ended
@@ -82,14 +88,16 @@ def _some(facts: Facts, shares: Floats) -> Candidate:
         if per_step_known
         else partial(like_median, ranks=ranks, phases=COMPUTING, unlike=facts.late.computing)
     )
+    cores = prefixed("give each rank its own cores: ", own_cores(facts.start, facts.machine))
+    others = _from_others(facts, hosts)
+    remedy = joined("; ", others, cores, Action(text="" if others.text else "check with top what else runs there"))
     return Candidate(
         rule="cpu-contention",
         kind="late",
         title=f"{named} on {', '.join(hosts) or 'this machine'} waited for a CPU, and the others waited for "
         f"{'it' if len(ranks) == 1 else 'them'}",
-        remedy="give each rank its own cores: --set launch.bind=cores, srun --cpu-bind=cores, sbatch --exclusive; "
-        "check with top what else runs there",
-        options=("launch.bind",),
+        remedy=remedy.text,
+        options=remedy.options,
         evidence=(
             seconds(
                 f"{counted}, beyond the median of the others",
@@ -100,7 +108,8 @@ def _some(facts: Facts, shares: Floats) -> Candidate:
                 share(f"share of its time that {what} of rank {rank} waited for a CPU", float(shares[rank]), source)
                 for rank in ranks
             ),
-            share("the same for the median of the others", _of_others(shares, ranks), source),
+            share("the same for the median of the others", _median_of_others(shares, ranks), source),
+            *_cpus(facts, hosts),
         ),
         without=without,
         ranks=ranks,
@@ -108,7 +117,7 @@ def _some(facts: Facts, shares: Floats) -> Candidate:
     )
 
 
-def _of_others(shares: Floats, ranks: tuple[int, ...]) -> float:
+def _median_of_others(shares: Floats, ranks: tuple[int, ...]) -> float:
     return float(np.median(np.delete(shares, ranks)))
 
 
@@ -116,16 +125,17 @@ def _all(facts: Facts, crowded: float) -> Candidate:
     waited_s = crowded * facts.step_s
     without = _uncrowded(facts, waited_s)
     what, source = _counted(facts)
+    subject = "All ranks wait" if facts.window.ranks > 1 else "The rank waits"
+    remedy = _remedy(facts)
     return Candidate(
         rule="cpu-contention",
         kind="job",
-        title=f"All ranks wait {show_time(waited_s)} per step for a CPU",
-        remedy="give each rank its own cores: --set launch.bind=cores, srun --cpu-bind=cores --cpus-per-task=…, "
-        "sbatch --exclusive; or fewer threads: OMP_NUM_THREADS, num_workers",
-        options=("launch.bind", "OMP_NUM_THREADS"),
+        title=f"{subject} {show_time(waited_s)} per step for a CPU{_cause(facts)}",
+        remedy=remedy.text,
+        options=remedy.options,
         evidence=(
             seconds(f"time that {what} of the median rank waited for a CPU", waited_s, source),
-            *_cpus(facts),
+            *_cpus(facts, facts.machine.host_names),
         ),
         without=without,
         bounds=(as_recorded, without),
@@ -140,13 +150,50 @@ def _counted(facts: Facts) -> tuple[str, str]:
     return "the threads", "schedstat of the ranks"
 
 
-def _cpus(facts: Facts) -> tuple[Evidence, ...]:
-    busy: Mapping[str, float | None] = {host: facts.machine.busy_share(host) for host in facts.machine.host_names}
-    return tuple(
-        share(f"share of the CPUs of {host} that its ranks keep busy", value, "CPU time of the ranks")
-        for host, value in busy.items()
-        if value is not None
+def _cpus(facts: Facts, hosts: Sequence[str]) -> tuple[Evidence, ...]:
+    machine = facts.machine
+    own = {f"share of the CPUs of {host} that its ranks keep busy": machine.busy_share(host) for host in hosts}
+    other = {f"share of the CPUs of {host} that other programs keep busy": machine.other_share(host) for host in hosts}
+    return (
+        *(share(what, value, "CPU time of the ranks") for what, value in own.items() if value is not None),
+        *(share(what, value, "counters of the hosts") for what, value in other.items() if value is not None),
     )
+
+
+def _disturbed(facts: Facts, hosts: Sequence[str]) -> list[str]:
+    """The ``hosts`` of which other programs keep a good part of the CPUs busy."""
+    return [host for host in hosts if (facts.machine.other_share(host) or 0.0) >= OTHER_PROGRAMS]
+
+
+def _cause(facts: Facts) -> str:
+    """What else keeps the CPUs busy, to append to a title; empty where it is the job itself, or not known."""
+    disturbed = _disturbed(facts, facts.machine.host_names)
+    shares = [facts.machine.other_share(host) or 0.0 for host in disturbed]
+    where = "" if len(facts.machine.host_names) == 1 else f" of {', '.join(disturbed)}"
+    return f": other programs keep {percent(max(shares))} of the CPUs{where} busy" if disturbed else ""
+
+
+def _from_others(facts: Facts, hosts: Sequence[str]) -> Action:
+    """How to be alone on ``hosts``; empty where other programs do not disturb the job."""
+    disturbed = _disturbed(facts, hosts)
+    if not disturbed:
+        return Action()
+    alone = exclusive(facts.start)
+    how = f"keep them away: {alone.text}" if alone.text else "run when they have ended, or on other hosts"
+    return Action(text=f"see which other programs run on {quoted(disturbed)} (top); {how}", options=alone.options)
+
+
+def _remedy(facts: Facts) -> Action:
+    """How to have a CPU for each thread: without other programs, and with no more threads of its own than CPUs."""
+    start, machine = facts.start, facts.machine
+    others = _from_others(facts, machine.host_names)
+    shares = [machine.busy_share(host) or 0.0 for host in machine.host_names]
+    if others.text and max(shares) < OWN_PROGRAM:
+        return others
+    fewer = joined(", ", fewer_ranks(start, machine), threads(start, machine))
+    cores = Action() if fewer.text else prefixed("give each rank its own cores: ", own_cores(start, machine))
+    alone = Action() if others.text else prefixed("keep other jobs away: ", exclusive(start))
+    return joined("; ", others, prefixed("start fewer threads: ", fewer), cores, alone)
 
 
 def _uncrowded(facts: Facts, waited_s: float) -> Removal:

@@ -31,6 +31,7 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds, share
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy_text import evaluation_job, option_or
 from allpull.replay.useful import evaluated_by_all
 from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Window
@@ -54,14 +55,14 @@ def find(facts: Facts) -> list[Candidate]:
     )
     if not facts.has_epochs:
         return [_evaluation_or_rollouts(spent_share, evidence)] if spent_share >= LARGE else []
+    less = option_or(facts.start, "train.evaluate_every", 2 * facts.start.evaluate_every)
     return [
         Candidate(
             rule="evaluation-share",
             kind="job",
             title=f"Evaluation by all ranks takes {percent(spent_share)} of the time",
-            remedy="evaluate less often (--set train.evaluate_every=…), or in a separate job, from checkpoints: "
-            "sbatch --dependency=after:JOB",
-            options=("train.evaluate_every",),
+            remedy=f"evaluate less often{f' ({less.text})' if less.text else ''}, or {evaluation_job(facts.start)}",
+            options=less.options,
             evidence=evidence,
             without=_without,
             least_share=LARGE,

@@ -29,6 +29,9 @@ from allpull.explain.evidence.facts import Facts
 from allpull.replay.whatif.work import without_first_batches
 from allpull.units import show_time
 
+KEEP_WORKERS = "keep the workers of the loader: DataLoader(num_workers=1, persistent_workers=True), with as many as now"
+KEEP_AHEAD = "prepare more batches before they are needed: --set data.ahead=8"
+
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where the first batches of epochs take longer than others."""
@@ -45,7 +48,8 @@ def find(facts: Facts) -> list[Candidate]:
             rule="first-batch-stall",
             kind="job",
             title=f"The first batch of an epoch takes {show_time(float(more_s.mean()))} longer than others",
-            remedy="where the loader has workers, keep them: DataLoader(num_workers=…, persistent_workers=True)",
+            remedy=KEEP_AHEAD if facts.start.starter == "train" else KEEP_WORKERS,
+            options=("data.ahead",) if facts.start.starter == "train" else (),
             evidence=(
                 seconds("cost of first batches, spread over all steps", per_step_s, facts.span),
                 seconds("additional wait of the slowest rank for a first batch", float(more_s.mean()), facts.span),

@@ -10,13 +10,16 @@ How it is found
     `slow-loader-rank`; where the loaders already keep all CPUs busy, it is `preprocess-offline`.
 
 What it costs
-    The replay without that waiting. After a late batch a device begins its phases together with its host and may wait
-    for it inside them, too: where that is not known, the interval reaches up to it.
+    The replay without that waiting. Where CPUs are counted, the work of loaders has to fit on those that are free: no
+    more can be saved than leaves them all busy. Where that limits it, or other programs use the rest of the CPUs, the
+    price is an upper bound. After a late batch a device begins its phases together with its host and may wait for it
+    inside them, too: where that is not known, the interval reaches up to it.
 
 What to do
     More loader workers: `DataLoader(num_workers=…, prefetch_factor=4, persistent_workers=True, pin_memory=True)`, and
-    as many CPUs for them (`sbatch --cpus-per-task=…`). If the storage is slow, copy the data to local disks or pack
-    them into a few large files.
+    as many CPUs for them (`sbatch --cpus-per-task=…`). The number in the finding is that of workers that make batches
+    as fast as the rest of a step takes them. If the storage is slow, copy the data to local disks or pack them into a
+    few large files. In allpull's own trainer: a pack, and `--set data.threads=…`.
 
 When it is wrong
     Where the loop itself makes the batch look late: a `.item()` that waits for the device just before the next batch is
@@ -27,10 +30,20 @@ from __future__ import annotations
 
 from functools import partial
 
-from allpull.explain.candidate import Candidate, count, rate, seconds, share
+from allpull.explain.candidate import Candidate, Removal, as_recorded, count, rate, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.loader import ALONE, LEAST, common_input, has_no_cpu_left, without_common_input
+from allpull.explain.evidence.loader import (
+    ALONE,
+    LEAST,
+    common_input,
+    has_no_cpu_left,
+    most_saved_s,
+    shares_last_cpus,
+    without_common_input,
+    workers_needed,
+)
 from allpull.explain.evidence.pacing import fed_in_time
+from allpull.explain.remedy_text import Action, cpus_for_workers, workers
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
@@ -41,19 +54,27 @@ def find(facts: Facts) -> list[Candidate]:
     if waited is None or has_no_cpu_left(facts):
         return []
     behind = tuple(one.rank for one in facts.late.loaders)
-    without = partial(without_common_input, first=facts.first, behind=behind)
+    remedy = _remedy(facts, waited.value)
+    most_s = most_saved_s(facts)
+    without = partial(without_common_input, first=facts.first, behind=behind, most_s=most_s)
+    bounds: tuple[Removal, Removal] | None = None
+    if most_s < waited.value or shares_last_cpus(facts):
+        bounds = (as_recorded, without)
+    elif facts.window.paced_s is not None:
+        bounds = (without, partial(fed_in_time, without=without))
     return [
         Candidate(
             rule="input-bound",
             kind="job",
             title=f"All ranks wait {show_time(waited.value)} per step for their data",
-            remedy=_remedy(facts),
+            remedy=remedy.text,
+            options=remedy.options,
             evidence=(
                 seconds("wait for the loader on at least half of the ranks", waited, facts.span),
                 *loader_evidence(facts),
             ),
             without=without,
-            bounds=None if facts.window.paced_s is None else (without, partial(fed_in_time, without=without)),
+            bounds=bounds,
             least_share=LEAST,
         )
     ]
@@ -80,10 +101,12 @@ def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:
     return tuple(evidence)
 
 
-def _remedy(facts: Facts) -> str:
+def _remedy(facts: Facts, waited_s: float) -> Action:
     started = facts.machine.started
     now = "" if started is None else f" (now at most {max(0, started - ALONE)} per rank)"
-    return (
-        f"more loader workers{now}: DataLoader(num_workers=…, prefetch_factor=4, persistent_workers=True), "
-        "with sbatch --cpus-per-task=… for them; data on local disks where storage is slow"
-    )
+    more = workers(facts.start, facts.machine, workers_needed(facts, waited_s))
+    cpus = cpus_for_workers(facts.start, facts.machine)
+    with_cpus = f", with {cpus.text} for them" if cpus.text else ""
+    what = f"more loader workers{now}: " if more.text else ""
+    text = f"{what}{more.text}{with_cpus}; data on local disks where storage is slow"
+    return Action(text=text, options=(*more.options, *cpus.options))

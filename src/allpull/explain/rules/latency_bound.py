@@ -34,6 +34,7 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds, size
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy_text import bucket_size, joined, one_switch, prefixed
 from allpull.replay.engine import replay
 from allpull.replay.whatif.network import with_buckets
 from allpull.units import show_time
@@ -60,15 +61,16 @@ def find(facts: Facts) -> list[Candidate]:
         for cap in (times * largest for times in LARGER)
     }
     cap = min(total_s, key=lambda one: total_s[one])
+    larger, near = bucket_size(facts.start, max(1, round(cap / MIB))), one_switch(facts.start)
+    remedy = joined("; ", prefixed("larger buckets: ", larger), prefixed("hosts near each other: ", near))
     return [
         Candidate(
             rule="latency-bound",
             kind="job",
             title=f"{'Each bucket' if lane.buckets > 1 else 'The one bucket'} of a step takes at least "
             f"{show_time(each_s)} of network latency",
-            remedy=f"larger buckets: DDP(model, bucket_cap_mb={max(1, round(cap / MIB))}), or "
-            f"HOROVOD_FUSION_THRESHOLD={cap}; hosts near each other: sbatch --switches=1",
-            options=("HOROVOD_FUSION_THRESHOLD",),
+            remedy=remedy.text,
+            options=remedy.options,
             evidence=(
                 seconds("latency of the buckets of a step, at least", each_s * lane.buckets, "pings between hosts"),
                 seconds("the fastest round trip between hosts", round_trip_s, "pings between hosts"),

@@ -30,12 +30,16 @@ When it is wrong
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from allpull.explain.candidate import MIN_SHARE, Candidate, rate, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import host_evidence, hosts_s, on_faster
 from allpull.explain.evidence.network import LEAST
+from allpull.explain.evidence.start import Start
+from allpull.explain.remedy_text import Action, fast_interface, joined, option_or, prefixed
 from allpull.explain.rules.slow_link import SOURCE, gradient_evidence
 from allpull.replay.window import REDUCE
 from allpull.schema.explained import Evidence
@@ -45,12 +49,14 @@ BUSY = 0.4  # of the time, on the median connection: busy hosts acknowledge late
 CERTAIN = 0.1  # of a step: ranks blocked that long wait for the network, even if it is idle in forward
 WITHIN = 0.25  # of a step: ranks of one host exchange through its memory, on the CPUs that they compute with
 MOST_CALLS = 3  # collectives that are named
-EXCHANGE_LESS = "exchange gradients less often (no_sync() over several batches, a larger batch per rank)"
+EXCHANGE_LESS = (
+    "send less: model.register_comm_hook(None, fp16_compress_hook), no_sync() over several batches, a larger batch per "
+    "rank"
+)
 CALL_LESS = (
     "communicate less often (a larger batch per rank; with FSDP2, reshard_after_forward=False, and "
     "set_requires_gradient_sync(False) over several batches)"
 )
-INTERFACES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "launch.interface")
 ALMOST_ALL = 0.999  # a network with no share left would be infinitely fast
 
 
@@ -66,13 +72,14 @@ def find(facts: Facts) -> list[Candidate]:
     called = sum(calls.values()) > exposed_s / 2  # sharded parameters, or calls of the program itself
     what, work = ("Collectives take", "computation") if called else ("The exchange of gradients takes", "backward")
     without, bounds = on_faster(facts, 1 / (1 - min(part, ALMOST_ALL)))
+    remedy = _remedy(facts, called=called)
     return [
         Candidate(
             rule="network-bound",
             kind="job",
             title=f"{what} {show_time(exposed_s)} per step that {work} does not hide",
-            remedy=_remedy(facts, CALL_LESS if called else EXCHANGE_LESS),
-            options=INTERFACES if len(facts.machine.host_names) > 1 else (),
+            remedy=remedy.text,
+            options=remedy.options,
             evidence=(
                 seconds(f"transfer that {work} does not hide", exposed_s, facts.span),
                 *(seconds(f"of that, in {use}", took_s, facts.span) for use, took_s in calls.items() if called),
@@ -120,18 +127,30 @@ def _calls_s(facts: Facts) -> dict[str, float]:
     return dict(sorted(calls.items(), key=lambda one: -one[1])[:MOST_CALLS])
 
 
-def _remedy(facts: Facts, less_often: str) -> str:
+def _remedy(facts: Facts, *, called: bool) -> Action:
     hosts = len(facts.machine.host_names)
+    less = _less(facts.start, called=called)
     if hosts < 2:
-        joined = "; check how the GPUs are connected: nvidia-smi topo -m" if facts.machine.accelerators else ""
-        return f"{less_often}, or among fewer ranks with more threads each{joined}"
-    fewer = "fp16_compress_hook, no_sync() over several batches, a larger batch per rank"
-    less = f"send less: {fewer}" if less_often == EXCHANGE_LESS else less_often
+        joined_by = "; check how the GPUs are connected: nvidia-smi topo -m" if facts.machine.accelerators else ""
+        return replace(less, text=f"{less.text}, or among fewer ranks with more threads each{joined_by}")
     ends = (
         ". Two hosts have one connection between them, so the data cannot tell which end is slow" if hosts == 2 else ""
     )
-    fast = "use the fastest interface (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME, --set launch.interface=ib0)"
-    return f"{fast}, or {less}{ends}"
+    fast = fast_interface(facts.start)
+    return Action(text=f"use the fastest interface ({fast.text}), or {less.text}{ends}", options=fast.options)
+
+
+def _less(start: Start, *, called: bool) -> Action:
+    """How to send less, or less often."""
+    batch = option_or(start, "train.batch", 2 * start.batch)
+    if batch.text:  # our trainer
+        sent = (
+            option_or(start, "parallel.reshard", "false")
+            if called
+            else option_or(start, "parallel.compression", "fp16")
+        )
+        return prefixed("send less: ", joined(", or a larger batch per rank: ", sent, batch))
+    return Action(text=CALL_LESS if called else EXCHANGE_LESS)
 
 
 def network_share(facts: Facts) -> float:

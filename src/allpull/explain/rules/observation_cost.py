@@ -24,6 +24,7 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy_text import record_less
 from allpull.replay.whatif.work import scaled
 from allpull.units import percent
 
@@ -42,7 +43,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="observation-cost",
             kind="job",
             title=f"Recording takes {percent(part, 1)} of each step",
-            remedy="record fewer steps (allpull run --steps 100:200), or on a local disk (--out)",
+            remedy=record_less(facts.start).text,
             evidence=(
                 seconds("time of recording", recording_s, "the ranks' own measurement"),
                 share("of the step", part, "the ranks' own measurement"),

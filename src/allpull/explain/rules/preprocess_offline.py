@@ -25,6 +25,7 @@ from functools import partial
 from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import LEAST, common_input, has_no_cpu_left, without_common_input
+from allpull.explain.remedy_text import cpus_for_workers
 from allpull.explain.rules.input_bound import loader_evidence
 from allpull.units import show_time
 
@@ -34,13 +35,15 @@ def find(facts: Facts) -> list[Candidate]:
     waited = common_input(facts)
     if waited is None or not has_no_cpu_left(facts):
         return []
+    cpus = cpus_for_workers(facts.start, facts.machine)
     return [
         Candidate(
             rule="preprocess-offline",
             kind="job",
             title=f"All ranks wait {show_time(waited.value)} per step for their data, and the loaders use every CPU",
             remedy="preprocess offline: decode and resize the samples once, before training, or on the accelerator "
-            "(torchvision.transforms.v2, DALI); else more CPUs per rank: sbatch --cpus-per-task=…",
+            f"(torchvision.transforms.v2, DALI){f'; else more CPUs per rank: {cpus.text}' if cpus.text else ''}",
+            options=cpus.options,
             evidence=(
                 seconds("wait for the loader on at least half of the ranks", waited, facts.span),
                 *loader_evidence(facts),

@@ -46,7 +46,7 @@ from allpull.explain.evidence.jitter import LEAST_RANKS, Jitter, jitter
 from allpull.explain.evidence.loader import common_input
 from allpull.explain.evidence.outliers import mean_interval
 from allpull.explain.evidence.stalls import COLLECTION, explained_shares
-from allpull.explain.remedy_text import WHERE
+from allpull.explain.remedy_text import WHERE, Action, exclusive, joined, own_cores
 from allpull.replay.whatif.work import lower_median, shortened_by_step
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
@@ -60,10 +60,6 @@ MIN_RANKS = 2
 COLLECT_TOGETHER = (
     "collect garbage at the same step on all ranks: gc.disable(), and gc.collect() every N steps; gc.freeze() after "
     "the first steps makes collections short"
-)
-QUIET = (
-    "give samples equal work (sort by length, pad), and ranks a quiet machine: --set launch.bind=cores, sbatch "
-    "--exclusive, gc.freeze() after the first epoch"
 )
 
 
@@ -99,14 +95,15 @@ def find(facts: Facts) -> list[Candidate]:
     collected_s = facts.stalls.seconds.get(COLLECTION, np.zeros((window.steps.size, window.ranks)))
     covered = explained_shares(behind, {COLLECTION: collected_s[ordinary, last_rank]})
     collects = tuple(share("the part of it in garbage collection", part, facts.span) for part in covered.values())
+    remedy = Action(text=COLLECT_TOGETHER) if collects else _quiet(facts)
     return [
         Candidate(
             rule="rotating-imbalance",
             kind="rest",
             title=f"{_often(behind if in_each else paused_s, pauses, in_each=in_each)}, most of it {WHERE[where]}"
             + (": Python collects garbage" if collects else ""),
-            remedy=COLLECT_TOGETHER if collects else QUIET,
-            options=() if collects else ("launch.bind",),
+            remedy=remedy.text,
+            options=remedy.options,
             evidence=(
                 seconds("lateness of the last rank of a step against the median rank", size, facts.span),
                 seconds("the same in the median step", float(np.median(behind)), facts.span),
@@ -121,6 +118,14 @@ def find(facts: Facts) -> list[Candidate]:
             without=partial(undisturbed, phases=phases, usual=usual, keeps_jitter=not varies),
         )
     ]
+
+
+def _quiet(facts: Facts) -> Action:
+    """Equal work, and ranks that nothing disturbs."""
+    machine = joined(", ", own_cores(facts.start, facts.machine), exclusive(facts.start))
+    equal = "give samples equal work (sort by length, pad), and ranks a quiet machine: "
+    own = "" if facts.start.starter == "train" else ", gc.freeze() after the first epoch"
+    return Action(text=f"{equal}{machine.text}{own}", options=machine.options)
 
 
 def _often(behind_s: Floats, pauses: Bools, *, in_each: bool) -> str:

@@ -25,6 +25,7 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy_text import save_less
 from allpull.replay.useful import TAKES_PART
 from allpull.replay.whatif.work import without_sequential
 from allpull.units import show_time
@@ -48,14 +49,14 @@ def find(facts: Facts) -> list[Candidate]:
     by_step = facts.window.per_step(PHASE).max(axis=1)
     steps, times = by_step.size, int((by_step > 0).sum())
     subject = f"Rank {ranks[0]} writes" if len(ranks) == 1 else f"{len(ranks)} of {facts.window.ranks} ranks write"
+    remedy = save_less(facts.start)
     return [
         Candidate(
             rule="sequential-checkpoint",
             kind="job",
             title=f"{subject} checkpoints alone, {show_time(float(by_step.sum()) / times)} each, while the others wait",
-            remedy="save in the background: torch.distributed.checkpoint.async_save; or less often: "
-            "--set train.checkpoint_every=…",
-            options=("train.checkpoint_every",),
+            remedy=remedy.text,
+            options=remedy.options,
             evidence=(
                 seconds("checkpoints, spread over all steps", float(by_step.sum()) / steps, facts.span),
                 count("checkpoints", times, facts.span),

@@ -8,7 +8,8 @@ How it is found
     By evaluation that some ranks record in a step and others do not.
 
 What it costs
-    The replay without it. The evidence also gives the gain if all ranks share it evenly.
+    At most what the replay without it saves, as a separate job would; surely what is saved if all ranks share it
+    evenly, which the evidence gives, too.
 
 What to do
     Give every rank its part of the test set, and sum the scores: `DistributedSampler(test_set, shuffle=False)` and one
@@ -27,12 +28,15 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy_text import evaluation_job, option_or, prefixed
 from allpull.replay.engine import replay
 from allpull.replay.useful import TAKES_PART, sequential
 from allpull.replay.whatif.work import evaluation_spread, without_sequential
 from allpull.units import show_time
 
 PHASE = "evaluation"
+
+EVALUATE_ON_ALL = "DistributedSampler(test_set, shuffle=False), one all_reduce of the scores"
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -49,19 +53,24 @@ def find(facts: Facts) -> list[Candidate]:
     subject = (
         f"Rank {ranks[0]} evaluates" if len(ranks) == 1 else f"{len(ranks)} of {facts.window.ranks} ranks evaluate"
     )
+    without = partial(without_sequential, phases=(PHASE,))
+    on_all = prefixed(
+        "evaluate on all ranks: ", option_or(facts.start, "train.evaluation", "parallel", EVALUATE_ON_ALL)
+    )
     return [
         Candidate(
             rule="sequential-evaluation",
             kind="job",
             title=f"{subject} alone, {show_time(float(by_step.sum()) / times)} each time, while the others wait",
-            remedy="evaluate on all ranks: DistributedSampler(test_set, shuffle=False), one all_reduce of the scores; "
-            "or in a separate job, from checkpoints: sbatch --dependency=after:JOB",
+            remedy=f"{on_all.text}; or {evaluation_job(facts.start)}",
+            options=on_all.options,
             evidence=(
                 seconds("evaluation on these ranks, spread over all steps", float(by_step.sum()) / steps, facts.span),
                 count("evaluations", times, facts.span),
                 seconds("gain per step if all ranks share it evenly", shared_s, f"a replay of {facts.span}"),
             ),
-            without=partial(without_sequential, phases=(PHASE,)),
+            without=without,
+            bounds=(evaluation_spread, without),
             ranks=ranks,
         )
     ]

@@ -26,6 +26,7 @@ from __future__ import annotations
 from allpull.explain.candidate import Candidate
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import host_evidence, on_faster
+from allpull.explain.remedy_text import one_switch
 from allpull.explain.rules.slow_link import gradient_evidence, rate_evidence
 from allpull.units import percent
 
@@ -37,13 +38,14 @@ def find(facts: Facts) -> list[Candidate]:
         return []
     without, bounds = on_faster(facts, network.faster)
     named = " and ".join(", ".join(group) for group in network.groups)
+    near = one_switch(facts.start)
     return [
         Candidate(
             rule="shared-uplink",
             kind="job",
             title=f"Between {named} the network is {percent(1 / network.faster)} as fast as within these groups",
-            remedy="request hosts on one switch: sbatch --switches=1@00:30:00, or --set slurm.switches=1@00:30:00",
-            options=("slurm.switches",),
+            remedy=f"{'request' if near.text else 'use'} hosts on one switch{f': {near.text}' if near.text else ''}",
+            options=near.options,
             evidence=(*rate_evidence(network), *gradient_evidence(facts), *host_evidence(facts)),
             without=without,
             bounds=bounds,

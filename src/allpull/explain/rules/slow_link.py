@@ -51,7 +51,7 @@ def find(facts: Facts) -> list[Candidate]:
             kind="job",
             title=f"The link of {host} is {percent(1 / network.faster)} as fast as the other links",
             remedy=f"check the port of {quoted([host])}: ethtool DEVICE for its speed, ethtool -S DEVICE for errors"
-            f"{leave_out(facts.machine, host)}",
+            f"{leave_out(facts.start, facts.machine, host)}",
             evidence=(*rate_evidence(network), *gradient_evidence(facts), *host_evidence(facts)),
             without=without,
             bounds=bounds,

@@ -26,7 +26,8 @@ from functools import partial
 from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
-from allpull.explain.remedy_text import quoted
+from allpull.explain.evidence.loader import has_no_cpu_left
+from allpull.explain.remedy_text import quoted, workers
 from allpull.explain.rules.slow_rank import waiting_evidence
 from allpull.replay.whatif.balanced import like_median
 
@@ -63,7 +64,8 @@ def _suspect(group: Group, facts: Facts) -> Candidate:
 def _remedy(ranks: list[int], facts: Facts) -> str:
     hosts = facts.hosts_of(ranks)
     where = f"{quoted(hosts)} {'reads' if len(hosts) == 1 else 'read'}" if hosts else "its host reads"
-    return (
-        f"check what {where} from (findmnt, iostat -x 1) and with how many workers; copy the data to local disks, or "
-        f"give {'that rank' if len(ranks) == 1 else 'these ranks'} more of them: DataLoader(num_workers=…)"
-    )
+    check = f"check what {where} from (findmnt, iostat -x 1) and with how many workers; copy the data to local disks"
+    if has_no_cpu_left(facts) or facts.start.starter == "train":
+        return check
+    more = workers(facts.start, facts.machine).text
+    return f"{check}, or give {'that rank' if len(ranks) == 1 else 'these ranks'} more of them: {more}"

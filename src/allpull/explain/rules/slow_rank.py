@@ -13,7 +13,8 @@ How it is found
     CPU contention explain is reported by their own rules, and so is a host on which all ranks are slow. Three or more
     ranks that are late by nearly the same time in the same phase are one finding. Where CPUs compute, a slow rank must
     cost at least 8 % of the step: interrupts and other activity make cores differ by up to 7 %, and different ones in
-    each run.
+    each run. A rank sleeps, rather than computes, where its process neither ran nor waited for a CPU for most of the
+    time by which it is late.
 
 What it costs
     The replay with this rank's work equal to the median of the others. That is less than the excess where a busy
@@ -21,9 +22,11 @@ What it costs
     corrected.
 
 What to do
-    Check what differs on that host: clocks and temperature (`nvidia-smi -q -d CLOCK,PERFORMANCE`), other processes
-    (`top`), binding to cores and memory. Until it is repaired, exclude it: `sbatch --exclude=HOST`. If it is rank 0,
-    and late outside of forward and backward, look for what only rank 0 does: logging, metrics, saving.
+    If the finding says that the rank sleeps, it waited for something other than a CPU in its own code: `py-spy dump`
+    names the line. Otherwise check what differs on that host: clocks and temperature (`nvidia-smi -q -d
+    CLOCK,PERFORMANCE`), other processes (`top`), binding to cores and memory. Until it is repaired, exclude it
+    (`sbatch --exclude=HOST`, or without it in the hosts file). If it is rank 0, and late outside of forward and
+    backward, look for what only rank 0 does: logging, metrics, saving.
 
 When it is wrong
     Where the data of one rank are harder, such as longer sentences or larger images, the rank is slow because of its
@@ -40,7 +43,7 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal, count, seconds
-from allpull.explain.evidence.cpu_waiting import COMPUTING, per_step, shortened
+from allpull.explain.evidence.cpu_waiting import COMPUTING, per_step, shortened, slept_s
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.outliers import by_phase
@@ -49,6 +52,8 @@ from allpull.replay.whatif.balanced import like_median
 from allpull.replay.whatif.work import scaled
 from allpull.schema.explained import Evidence
 
+SLEPT = "of that, time in which its process neither ran nor waited for a CPU, at least"
+MOSTLY = 0.5  # of the lateness: a rank that slept for that long does not compute longer
 OF_RANK_0 = ("optimizer", "host", "other")
 """Phases in which programs do what only rank 0 does."""
 
@@ -71,7 +76,9 @@ def find(facts: Facts) -> list[Candidate]:
 def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: str) -> Candidate:
     ranks = list(group.ranks)
     is_one = len(ranks) == 1
-    compute = f"{facts.on(ranks[0])} computes" if is_one else f"{named(ranks, facts.machine)} compute"
+    slept = _slept_s(group, facts)
+    verb = "compute" if slept is None else "sleep"
+    compute = f"{facts.on(ranks[0])} {verb}s" if is_one else f"{named(ranks, facts.machine)} {verb}"
     often = "" if group.steady else " in some steps"
     which = f"rank {ranks[0]}" if is_one else "the latest of them"
     each = {name: float(seconds_[ranks].mean()) for name, seconds_ in excess.items()}
@@ -79,9 +86,10 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
         rule="slow-rank",
         kind="late",
         title=f"{compute} {group.span()} per step longer than the others{often}, most of it {WHERE[where]}",
-        remedy=_remedy_one(ranks[0], facts, where) if is_one else _remedy_many(ranks, facts),
+        remedy=_remedy_one(ranks[0], facts, where, slept_s=slept) if is_one else _remedy_many(ranks, facts),
         evidence=(
-            seconds(f"time that {which} computes beyond the median of the others", group.size, facts.span),
+            seconds(f"time that {which} {verb}s beyond the median of the others", group.size, facts.span),
+            *(() if slept is None else (seconds(SLEPT, slept, "CPU time of the ranks"),)),
             *(
                 seconds(f"of that, {WHERE[name]}{'' if is_one else ', mean of all of them'}", value, facts.span)
                 for name, value in sorted(each.items(), key=lambda one: -one[1])
@@ -95,7 +103,16 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     )
 
 
-def _remedy_one(rank: int, facts: Facts, where: str) -> str:
+def _slept_s(group: Group, facts: Facts) -> float | None:
+    """How long the ranks of ``group`` sleep beyond the others, where that is most of their lateness; otherwise None."""
+    slept = slept_s(facts.window, facts.machine)
+    if slept is None or len(group.ranks) == facts.window.ranks:
+        return None
+    more_s = float(slept[list(group.ranks)].min() - np.median(np.delete(slept, list(group.ranks))))
+    return more_s if more_s >= MOSTLY * group.size.value else None
+
+
+def _remedy_one(rank: int, facts: Facts, where: str, *, slept_s: float | None) -> str:
     first_of_host = rank == facts.machine.ranks_of(facts.machine.hosts[rank])[0]
     rank_0_too = any(one.rank == 0 for one in facts.late.slow)
     if where in OF_RANK_0 and (rank == 0 or (first_of_host and rank_0_too)):
@@ -104,10 +121,15 @@ def _remedy_one(rank: int, facts: Facts, where: str) -> str:
             "local_rank == 0`: logging, progress bars, metrics, saving; do it less often, or in a thread. It goes with "
             "the rank to any host"
         )
+    if slept_s is not None:
+        return (
+            "see what the rank waits for: py-spy dump --pid PID, several times, names the line; a lock, a file, a "
+            "network or time.sleep, but no CPU"
+        )
     host = facts.machine.hosts[rank]
     return (
         f"check what differs on {quoted([host]) if host else 'its host'}: {clocks(facts.machine, host)} for clocks "
-        f"and heat, top for other programs, taskset -p for its cores{leave_out(facts.machine, host)}"
+        f"and heat, top for other programs, taskset -p for its cores{leave_out(facts.start, facts.machine, host)}"
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 
@@ -104,7 +104,12 @@ class WrappedJob(Running):
         shell_code = 128 - code if code < 0 else code
         failures = failures_of(self._job.directory, self._command.pid, code) if code else ()
         stopped = self._relay.ended_by is not None
-        reason = lost_rank(self._job.directory, failures) if not stopped else None
+        reason = None
+        if code and not stopped:  # where no rank raised, its starter was faster to end the others
+            directory = self._job.directory
+            reason = lost_rank(directory, failures) if failures else silent_ranks(directory, set())
+        if reason is not None or stopped:
+            failures = ()  # those that raised lost a peer, or raised because they were asked to end
         return [
             HostEnding(host=socket.gethostname(), code=shell_code, failures=failures, reason=reason, stopped=stopped)
         ]
@@ -140,7 +145,9 @@ def failures_of(directory: Path, pid: int, code: int) -> tuple[RankFailure, ...]
 
 
 def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
-    """A sentence that names ranks that died silently, if every rank that raised lost its connection to one; else None.
+    """A sentence that names ranks that died silently first, if every rank that raised lost its connection to one.
+
+    None: a rank raised something else, or none is silent.
 
     Ranks that the command itself ended are silent too: they are named only if all ``failures`` are lost connections,
     one of which must have been to them.
@@ -148,7 +155,15 @@ def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
     exceptions = [failure.exception for failure in failures if failure.exception is not None]
     if not exceptions or not all(any(text in exception for text in LOST_PEER) for exception in exceptions):
         return None
-    raised = {failure.rank for failure in failures}
+    silent = silent_ranks(directory, {failure.rank for failure in failures})
+    if silent is None:
+        return None
+    first = next(failure for failure in failures if failure.exception is not None)
+    return f"{silent}; rank {first.rank} on {first.host} then lost its connection: {first.exception}"
+
+
+def silent_ranks(directory: Path, raised: Set[int]) -> str | None:
+    """A sentence that names the ranks, other than ``raised``, that ended without recording it; None: there are none."""
     silent = [
         rank for rank in rank_headers(directory) if rank.rank not in raised and not has_ended(directory, rank.rank)
     ]
@@ -156,4 +171,4 @@ def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
         return None
     names = ", ".join(f"rank {rank.rank} on {rank.host}" for rank in silent[:MOST_NAMED])
     more = f" and {len(silent) - MOST_NAMED:,} more" if len(silent) > MOST_NAMED else ""
-    return f"it lost its connection to another: {names}{more} had ended without a word (killed, or out of memory?)"
+    return f"{names}{more} ended without a Python exception (killed, or out of memory?)"

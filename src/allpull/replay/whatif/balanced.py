@@ -12,6 +12,7 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.useful import useful
+from allpull.replay.whatif.work import ORCHESTRATION, lower_median, scaled
 from allpull.replay.window import WORK, Window
 
 EVERY_DAY = tuple(name for name in WORK if name not in {"evaluation", "checkpoint"})
@@ -74,8 +75,9 @@ def without_rotation(window: Window) -> Window:
 def without_persistence(window: Window) -> Window:
     """All ranks have equal useful work over the window: the events of each shrink or grow in proportion.
 
-    What is left is rotating imbalance.
+    In the phases between, no rank takes longer in total than the lower median rank. What is left is rotating imbalance.
     """
+    window = scaled(window, ORCHESTRATION, _not_above_usual(window))
     work = useful(window)
     share = _share(work, window.ranks)
     if share is None:
@@ -86,6 +88,14 @@ def without_persistence(window: Window) -> Window:
         lane = replace(lane, lead_s=lane.lead_s * factor)
     even = {name: seconds * (factor - 1.0) for name, seconds in work.items()}
     return replace(window, work=_with(window, even), reductions=lane)
+
+
+def _not_above_usual(window: Window) -> Floats:
+    """The factor that brings the orchestration of each rank down to that of the lower median rank, (ranks,)."""
+    total_s = sum((window.per_step(name).sum(axis=0) for name in ORCHESTRATION), start=np.zeros(window.ranks))
+    usual_s = lower_median(total_s)
+    factor: Floats = np.divide(usual_s, total_s, out=np.ones_like(total_s), where=total_s > usual_s)
+    return factor
 
 
 def _changed(window: Window, phases: Collection[str], change: Callable[[Floats], Floats]) -> Window:

@@ -135,8 +135,17 @@ def without_input(window: Window) -> Window:
 
 
 def without_orchestration(window: Window) -> Window:
-    """Host gaps, copies and work between the phases take no time."""
-    return without_work(window, ORCHESTRATION)
+    """Host gaps, copies and work between the phases take no time, as far as ranks have them in common.
+
+    What a rank takes beyond that makes it late, as longer computation does.
+    """
+    return without_common(window, ORCHESTRATION)
+
+
+def orchestration_excess_s(window: Window) -> Floats:
+    """What ``without_orchestration`` leaves of these phases, s, (steps, ranks)."""
+    left = without_orchestration(window)
+    return sum((left.per_step(name) for name in ORCHESTRATION), start=np.zeros((window.steps.size, window.ranks)))
 
 
 def without_sequential(window: Window, phases: Collection[str] = ("evaluation", "checkpoint")) -> Window:

@@ -97,18 +97,29 @@ class Cards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Callout:
-    """The conclusion for a reader who stops after one screen: ``label`` says what ``title`` is.
+class Command:
+    """A line for a shell, and what it is for."""
 
-    Empty ``price`` and ``remedy`` are omitted; ``more`` is the text of a link to the findings, empty for none.
-    """
-
-    kind: ClassVar[str] = "callout"
     label: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commands:
+    """Lines for a shell, each with a button that copies it."""
+
+    kind: ClassVar[str] = "commands"
+    commands: Sequence[Command]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Links:
+    """Files of ``directory``, called ``title``; the page turns their paths into links relative to itself."""
+
+    kind: ClassVar[str] = "links"
     title: str
-    price: str = ""
-    remedy: str = ""
-    more: str = ""
+    directory: str
+    paths: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +145,7 @@ class Chart:
 
     ``slug`` names files and elements and is fixed by the section ([a-z-]); ``caption`` says how to read it;
     ``key_characters`` is the length of the longest legend entry, ``axis_characters`` that of the labels at
-    the left, so that a legend can be wrapped to fit a phone.
+    the left, so that a legend can be wrapped to fit a phone. A ``zoomable`` one has a button that undoes zooming.
     """
 
     kind: ClassVar[str] = "chart"
@@ -144,10 +155,11 @@ class Chart:
     height_px: int
     key_characters: int = 0
     axis_characters: int = 5
+    zoomable: bool = False
     spec: Mapping[str, Any] = field(repr=False)
 
 
-Part = Text | Points | Notice | Tiles | Table | Cards | Callout | Terms | Log | Chart
+Part = Text | Points | Notice | Tiles | Table | Cards | Commands | Links | Terms | Log | Chart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -110,6 +110,7 @@ def _config(canvas: Canvas, legend_columns: int) -> dict[str, Any]:
     size = canvas.font_px
     return {
         "font": FONT,
+        "aria": canvas.width_px is None,  # in a picture it would double the size of every mark
         "padding": 4,
         "view": {"stroke": None},
         "axis": {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from allpull.schema.explained import Efficiency, ExplainDetail, ExplainResult, Finding
+from allpull.schema.explained import Efficiency, ExplainDetail, ExplainResult
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import Interval
 
@@ -50,8 +50,3 @@ def factor_of(tree: Efficiency, field: str) -> Interval | None:
     """One factor of the tree; None if it was not measured."""
     factor: Interval | None = getattr(tree, field)
     return factor
-
-
-def first_finding(result: ExplainResult) -> Finding | None:
-    """The most costly finding; None if no finding has a price."""
-    return next((one for one in result.findings if not one.advice), None)

@@ -34,4 +34,51 @@ for (const box of document.querySelectorAll("[data-spec]")) {
       });
   };
   new ResizeObserver(redraw).observe(live);
+  if ("zoomable" in box.dataset) {
+    const button = box.parentElement.insertBefore(document.createElement("button"), box);
+    button.type = "button";
+    button.className = "reset";
+    button.textContent = "Reset zoom";
+    button.addEventListener("click", () => {
+      drawn = 0;
+      redraw();
+    });
+  }
+}
+
+// Copies without asking for a permission where the clipboard is closed to pages, as that of some browsers is to files.
+async function copy(code) {
+  try {
+    await navigator.clipboard.writeText(code.textContent);
+  } catch {
+    getSelection().selectAllChildren(code);
+    if (!document.execCommand("copy")) throw new Error("the browser does not let this page copy");
+    getSelection().removeAllRanges();
+  }
+}
+
+for (const command of document.querySelectorAll(".command")) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.textContent = "Copy";
+  button.addEventListener("click", async () => {
+    try {
+      await copy(command.querySelector("code"));
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Press Ctrl+C"; // the text is still selected
+    }
+    setTimeout(() => (button.textContent = "Copy"), 2000);
+  });
+  command.append(button);
+}
+
+// A table that is wider than the screen says so, until its end is in sight.
+for (const scroll of document.querySelectorAll(".scroll")) {
+  const tell = () => {
+    const hidden = scroll.scrollWidth - scroll.clientWidth - scroll.scrollLeft;
+    scroll.parentElement.toggleAttribute("data-more", hidden > 2);
+  };
+  scroll.addEventListener("scroll", tell, { passive: true });
+  new ResizeObserver(tell).observe(scroll);
 }

@@ -1,13 +1,13 @@
-"""What to change first, and what it gains: one card per finding."""
+"""What to change first, and what it gains: one card per finding, the most costly first."""
 
 from __future__ import annotations
 
-from allpull.report.html.block import Block, Card, Cards, Notice, Part, Points, Text
+from allpull.report.html.block import Block, Card, Cards, Part, Points, Text
 from allpull.report.html.largest_run import explained
-from allpull.report.wording import bounded, certain_part, percent, ranged
+from allpull.report.wording import percent, ranged
 from allpull.schema.explained import Evidence, ExplainResult, Finding
 from allpull.schema.reported import ScalingReport
-from allpull.units import counted, show_bytes, show_count, show_time
+from allpull.units import show_bytes, show_count, show_time
 
 TITLE = "What to change first"
 MOST_CARDS = 12
@@ -22,38 +22,26 @@ def block(report: ScalingReport) -> Block | None:
     result = detail.result
     priced = [one for one in result.findings if not one.advice]
     parts: list[Part] = []
-    if result.simulation_error is not None and result.simulation_error > INDICATIVE:
-        off = percent(result.simulation_error)
-        parts.append(Notice(title="Indicative only", items=[f"the replay misses the measured time by {off}"]))
     if result.findings:
         parts.append(Cards(cards=[_card(one) for one in result.findings[:MOST_CARDS]]))
     if len(result.findings) > MOST_CARDS:
         parts.append(Text(text=f"{len(result.findings) - MOST_CARDS} more in `allpull explain`.", quiet=True))
     if result.notes:
         parts.append(Points(items=result.notes))
-    return Block(title=TITLE, lead=_lead(result, priced), parts=parts)
+    return Block(title=TITLE if priced else "What to change", lead=_lead(result, priced), parts=parts)
 
 
 def _lead(result: ExplainResult, priced: list[Finding]) -> str:
     if not priced:
         return result.healthy or "No finding has a price; the notes below say what the data cannot tell."
-    first = priced[0]
-    gain = "" if first.gain is None else f" {price(first)}"
-    more = (
-        "" if len(priced) == 1 else f" {counted(len(priced) - 1, 'smaller finding')} follow{'s' * (len(priced) == 2)}."
-    )
-    return f"{first.title}.{gain}{more}"
+    return "One finding has a price." if len(priced) == 1 else f"{len(priced)} findings, the most costly first."
 
 
-def price(finding: Finding) -> str:
-    """The cost of ``finding`` and the gain from its remedy, in a sentence; empty if neither is known."""
-    if finding.loss_s_per_step is None or finding.gain is None:
+def indicative(result: ExplainResult) -> str:
+    """That the prices of ``result`` are not exact; empty if they are."""
+    if result.simulation_error is None or result.simulation_error <= INDICATIVE:
         return ""
-    cost = f"{show_time(finding.loss_s_per_step)} of each step, {percent(finding.loss_share)}"
-    if finding.gain.is_at_most:
-        fast = f"{bounded(finding.gain)} as fast{certain_part(finding.gain)}"
-        return f"It costs at most {cost}; without it, training would be {fast}."
-    return f"It costs {cost}; without it, training would be {ranged(finding.gain)} as fast."
+    return f"Indicative only: the replay misses the measured time by {percent(result.simulation_error)}."
 
 
 def _card(finding: Finding) -> Card:

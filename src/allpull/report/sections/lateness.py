@@ -11,6 +11,7 @@ import altair as alt
 from allpull.report.html.block import Block, Chart, Part, Table
 from allpull.report.html.chart import data, spec, time_unit
 from allpull.report.html.largest_run import explained
+from allpull.report.html.page_limits import evenly
 from allpull.report.wording import ABSENT
 from allpull.schema.explained import LatenessMap
 from allpull.schema.reported import ScalingReport
@@ -19,8 +20,10 @@ from allpull.units import counted, show_time
 TITLE = "Who is late, and when"
 ROW_PX, FRAME_PX, MOST_PX = 18, 80, 620
 TABLE_RANKS = 16
+MOST_LABELS = 24  # of ranks: more would overlap
 FEW_STEPS = 8  # labels of steps that a phone has room for
 EDGE = 0.05  # of the steps: a label this close would extend beyond the end of the axis
+MOST_CELLS = 4000  # of the map: its picture and its data take 150 bytes each
 CALM_S = 1e-3  # a map of noise alone keeps a scale that shows it as such
 
 
@@ -65,30 +68,34 @@ def _round_numbers() -> Iterator[int]:
 def _chart(lateness: LatenessMap) -> Chart:
     highest = max((late for row in lateness.late_s for late in row), default=0.0)
     factor, unit = time_unit(max(highest, CALM_S))
+    drawn = evenly(len(lateness.steps), max(2, MOST_CELLS // len(lateness.ranks)))
+    steps = [lateness.steps[place] for place in drawn]
     rows = [
-        {"step": step, "rank": rank, "late": max(late, 0.0) * factor, "shown": show_time(late)}
-        for step, row in zip(lateness.steps, lateness.late_s, strict=True)
+        {"step": step, "rank": rank, "late": float(f"{max(late, 0.0) * factor:.3g}")}
+        for step, row in zip(steps, (lateness.late_s[place] for place in drawn), strict=True)
         for rank, late in zip(lateness.ranks, row, strict=True)
     ]
+    ranks = [lateness.ranks[place] for place in evenly(len(lateness.ranks), MOST_LABELS)]
     colours = alt.Scale(scheme="oranges", domain=[0, max(highest, CALM_S) * factor])
     chart = (
         alt.Chart(data(rows))
         .mark_rect(stroke=None)
         .encode(
-            x=alt.X("step:O", title="Step", axis=alt.Axis(values=labelled(lateness.steps), labelAngle=0)),
-            y=alt.Y("rank:O", title="Rank"),
+            x=alt.X("step:O", title="Step", axis=alt.Axis(values=labelled(steps), labelAngle=0)),
+            y=alt.Y("rank:O", title="Rank", axis=alt.Axis(values=ranks)),
             color=alt.Color("late:Q", scale=colours, legend=alt.Legend(title=f"Late ({unit})", gradientLength=180)),
             tooltip=[
                 alt.Tooltip("rank:O", title="rank"),
                 alt.Tooltip("step:O", title="step"),
-                alt.Tooltip("shown:N", title="late"),
+                alt.Tooltip("late:Q", title=f"late ({unit})"),
             ],
         )
     )
+    fewer = f" It shows {len(steps)} of {len(lateness.steps)} steps." if len(steps) < len(lateness.steps) else ""
     return Chart(
         slug="lateness",
         title="How late each rank arrives at collectives",
-        caption="A dark row is one slow rank; scattered dark spots are a different late rank in each step.",
+        caption=f"A dark row is one slow rank; scattered dark spots are a different late rank in each step.{fewer}",
         height_px=min(MOST_PX, FRAME_PX + ROW_PX * len(lateness.ranks)),
         axis_characters=4,
         spec=spec(chart),

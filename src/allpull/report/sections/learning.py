@@ -31,12 +31,12 @@ DASHES = {"Full lines": [1, 0], "dashed": [5, 3], "dotted": [1, 3], "dash-dotted
 """How the curves of one chart differ, in the order of its table."""
 
 
-def block(report: ScalingReport) -> Block:
-    """Training loss and test accuracy against epochs, and their final values."""
+def block(report: ScalingReport) -> Block | None:
+    """Training loss and test accuracy against epochs, and their final values; None if none was recorded."""
     pairs = list(zip(labels(report.show.runs), report.details, strict=True))
     with_curves = [(label, detail) for label, detail in pairs if _known(detail)]
     if not with_curves:
-        return Block(title=TITLE, lead="No loss and no accuracy was recorded, so there is nothing to draw.")
+        return None
     chosen = [with_curves[index] for index in evenly(len(with_curves), len(RUNS))]
     parts: list[Part] = []
     loss = _rows(chosen, LOSSES, 1.0)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from allpull.report.html.block import Block, Notice, Table, Terms
 from allpull.report.printable import short
 from allpull.report.sections.phases import ROUNDING
-from allpull.report.sections.summary import MOST_GAPS
+from allpull.report.sections.runs import MOST_GAPS
 from allpull.report.wording import ABSENT, labels, listed_gaps, percent
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics

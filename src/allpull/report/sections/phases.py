@@ -34,11 +34,11 @@ MEANINGS = {
 }
 
 
-def block(report: ScalingReport) -> Block:
-    """Phases per step by run; a phase that was not measured is named, never drawn as 0."""
+def block(report: ScalingReport) -> Block | None:
+    """Phases per step by run; a phase that was not measured is named, never drawn as 0. None if none was measured."""
     runs, names = report.show.runs, labels(report.show.runs)
     if not any(measured(run) for run in runs):
-        return Block(title=TITLE, lead="No phase was measured, so there is nothing to draw.")
+        return None
     rows = _rows(runs, names)
     charts = [_chart(rows, len(runs))] if rows else []
     notes: list[Part] = [Text(text=line, quiet=True) for line in (_absent(runs, names), _closure(runs)) if line]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from allpull.report.html.block import Block, Part, Points, Text
 from allpull.report.printable import short
-from allpull.report.sections.summary import table
+from allpull.report.sections.runs import table
 from allpull.report.wording import NAME_CHARACTERS, without_steps
 from allpull.schema.reported import ScalingReport
 from allpull.units import counted

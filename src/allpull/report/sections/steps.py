@@ -22,8 +22,8 @@ CURVE_POINTS = 240  # of one line: finer than it can be seen
 LOG_FROM_RATIO = 12  # beyond it, one outlier would compress all others against the axis
 
 
-def block(report: ScalingReport) -> Block:
-    """The empirical distribution of steady step times of each run, with its median and 95th percentile."""
+def block(report: ScalingReport) -> Block | None:
+    """The distribution of steady step times of each run, with its median and 95th percentile; None if unknown."""
     pairs = list(zip(labels(report.show.runs), report.details, strict=True))
     drawn = [(label, detail) for label, detail in pairs if any(time_s > 0 for time_s in detail.step_times_s)]
     parts: list[Part] = []
@@ -34,8 +34,7 @@ def block(report: ScalingReport) -> Block:
             parts.append(Text(text=f"Drawn: {len(chosen)} of {len(drawn)} runs, for legibility.", quiet=True))
     if any(detail.metrics.step_s for _, detail in pairs):
         parts.append(_table(pairs))
-    lead = _lead(pairs) if parts else "No step time was measured, so there is nothing to draw."
-    return Block(title=TITLE, lead=lead, parts=parts)
+    return Block(title=TITLE, lead=_lead(pairs), parts=parts) if parts else None
 
 
 def _lead(pairs: Sequence[tuple[str, RunDetail]]) -> str:

@@ -1,19 +1,16 @@
-"""The answer on the first screen: the effect of scaling, what to change first, large numbers and one table."""
+"""The answer on the first screen: the effect of scaling, what makes it doubtful, and the large numbers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allpull.report.html.block import Block, Callout, Log, Notice, Part, Points, Table, Text, Tile, Tiles
-from allpull.report.html.largest_run import explained, factor_of, first_finding
+from allpull.report.html.block import Block, Log, Notice, Part, Tile, Tiles
+from allpull.report.html.largest_run import explained, factor_of
 from allpull.report.printable import short
-from allpull.report.sections.findings import price
+from allpull.report.sections.findings import indicative
 from allpull.report.wording import (
-    ABSENT,
     NAME_CHARACTERS,
-    SCALING_WORDS,
     labels,
-    listed_gaps,
     percent,
     rank_counts,
     spread,
@@ -22,37 +19,39 @@ from allpull.report.wording import (
 )
 from allpull.schema.explained import ExplainResult
 from allpull.schema.reported import ScalingReport
-from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
+from allpull.schema.results import Interval, RunDetail, RunMetrics
 from allpull.units import counted, show_time
 
 LOG_LINES = 20
-MOST_GAPS = 4  # on the first screen; all are listed at the end of the page
-STATUS_CHARACTERS = 20
-LEGEND = (
-    "A rank is one copy of the program; all ranks train the same model together, each on its share of the data. "
-    "Speed-up compares samples per second with the reference run, and efficiency is the speed-up divided by what "
-    f"perfect scaling would give. {ABSENT} means not measured; ± is half of a 95 % confidence interval."
-)
 
 
 def block(report: ScalingReport) -> Block:
-    """The effect of scaling, what to change first and its gain, then the numbers; missing data comes last."""
+    """The effect of scaling, or the throughput of a single run, with all that makes it doubtful beside it."""
     show = report.show
-    widest = max(show.runs, key=lambda run: run.ranks)
     detail = explained(report)
-    useful = _useful(detail.result, widest) if detail else None
-    tiles = list(_tiles(widest, useful, alone=len(show.runs) == 1))
-    sentences = report.words
-    lead = sentences[0] if sentences else f"{counted(len(show.runs), 'run')} on {rank_counts(show.runs)}."
-    if useful is not None or (len(show.runs) == 1 and widest.throughput is None and widest.step_s is not None):
-        lead = _alone(widest, useful)
-    else:
-        sentences = sentences[1:]
-    parts: list[Part] = [*([_first(detail.result)] if detail and _has_first(detail.result) else [])]
+    widest = max(show.runs, key=lambda run: run.ranks)
+    tiles = list(_tiles(widest, _useful(detail.result, widest) if detail else None, alone=len(show.runs) == 1))
+    doubts = [*report.caveats, *([indicative(detail.result)] if detail else [])]
+    parts: list[Part] = [*_failures(report)]
+    parts += [Notice(title="Read with care", items=[one for one in doubts if one])] if any(doubts) else []
     parts += [Tiles(tiles=tiles)] if tiles else []
-    parts += [Points(items=sentences)] if sentences else []
-    parts += [table(show), Text(text=LEGEND, quiet=True), *_failures(report), *_cautions(show)]
-    return Block(title="What it means", lead=lead, parts=parts)
+    return Block(title="What it means", lead=_lead(report), parts=parts)
+
+
+def remaining_sentences(report: ScalingReport) -> list[str]:
+    """The sentences of ``report`` that its first screen does not show."""
+    runs = report.show.runs
+    is_said = len(runs) == 1 and runs[0].throughput is not None  # by the headline and the tiles
+    return [line for line in report.words[is_said:] if line != _lead(report) and line not in report.caveats]
+
+
+def _lead(report: ScalingReport) -> str:
+    runs, detail = report.show.runs, explained(report)
+    widest = max(runs, key=lambda run: run.ranks)
+    useful = _useful(detail.result, widest) if detail else None
+    if useful is not None or (len(runs) == 1 and widest.throughput is None and widest.step_s is not None):
+        return _alone(widest, useful)
+    return report.words[0] if report.words else f"{counted(len(runs), 'run')} on {rank_counts(runs)}."
 
 
 def _useful(result: ExplainResult, run: RunMetrics) -> Interval | None:
@@ -74,29 +73,14 @@ def _alone(run: RunMetrics, useful: Interval | None) -> str:
     return f"{name} on {counted(run.ranks, 'rank')}: {', and '.join(measured)}."
 
 
-def _has_first(result: ExplainResult) -> bool:
-    return first_finding(result) is not None or result.healthy is not None
-
-
-def _first(result: ExplainResult) -> Callout:
-    """The most costly finding, or a statement that there is none."""
-    first = first_finding(result)
-    if first is None:
-        return Callout(label="What to change first", title=result.healthy or "")
-    more = len(result.findings) - 1
-    return Callout(
-        label="What to change first",
-        title=first.title,
-        price=price(first),
-        remedy=first.remedy,
-        more="What that rests on" + (f", and {counted(more, 'more finding')}" if more else ""),
-    )
-
-
 def _tiles(run: RunMetrics, useful: Interval | None, *, alone: bool) -> Iterator[Tile]:
     ranks = counted(run.ranks, "rank")
     if run.speedup is not None and not alone:
-        yield Tile(value=times(run.speedup), label=f"speed-up on {ranks}", detail=_range(run.speedup_interval, times))
+        detail = _range(run.speedup_interval, times)
+        if run.speedup_interval is not None and run.speedup_interval.includes(1.0):
+            yield Tile(value="none shown", label=f"speed-up on {ranks}", detail=f"{times(run.speedup)}, {detail}")
+        else:
+            yield Tile(value=times(run.speedup), label=f"speed-up on {ranks}", detail=detail)
     if run.efficiency is not None and not alone:
         yield Tile(
             value=percent(run.efficiency), label="scaling efficiency", detail=_range(run.efficiency_interval, percent)
@@ -121,34 +105,6 @@ def _range(interval: Interval | None, show: object) -> str:
     return f"95 % interval {show(interval.low)} to {show(interval.high)}"
 
 
-def table(show: ShowResult, *, caption: str = "") -> Table:
-    """One row per run, ``caption`` before the kind of scaling."""
-    rows = [
-        (
-            label + _state(run, show),
-            spread(run.throughput),
-            show_time(run.step_s.median) if run.step_s else ABSENT,
-            times(run.speedup),
-            percent(run.efficiency),
-            percent(run.accuracy),
-        )
-        for label, run in zip(labels(show.runs), show.runs, strict=True)
-    ]
-    runs = SCALING_WORDS[show.scaling] if show.scaling else "The runs" if len(rows) > 1 else "The run"
-    return Table(
-        caption=f"{caption}: {runs[0].lower()}{runs[1:]}" if caption else runs,
-        columns=("Run", "Samples/s", "Step (median)", "Speed-up", "Efficiency", "Test accuracy"),
-        rows=rows,
-        marked=frozenset(index for index, run in enumerate(show.runs) if run.run == show.reference),
-    )
-
-
-def _state(run: RunMetrics, show: ShowResult) -> str:
-    states = ["reference"] if run.run == show.reference else []
-    states += [] if run.status == "completed" else [short(run.status, STATUS_CHARACTERS)]
-    return f" ({', '.join(states)})" if states else ""
-
-
 def _failures(report: ScalingReport) -> Iterator[Part]:
     named = list(zip(labels(report.show.runs), report.details, strict=True))
     ended_badly = [(label, detail) for label, detail in named if detail.exit is not None and detail.exit.code != 0]
@@ -169,11 +125,3 @@ def _failure(detail: RunDetail) -> str:
     why = end.exception or end.reason
     hint = f" (hint: {end.hint})" if end.hint else ""
     return f"{who} {how}{f': {why}' if why else ''}{hint}"
-
-
-def _cautions(show: ShowResult) -> Iterator[Notice]:
-    gaps = listed_gaps(show)
-    if len(gaps) > MOST_GAPS:
-        gaps = [*gaps[: MOST_GAPS - 1], f"and {len(gaps) - MOST_GAPS + 1:,} more gaps, listed at the end of this page"]
-    if show.notes or gaps:
-        yield Notice(title="Keep in mind", items=[*show.notes, *gaps])

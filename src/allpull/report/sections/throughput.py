@@ -28,13 +28,11 @@ TOOLTIP = [
 ]
 
 
-def block(report: ScalingReport) -> Block:
-    """Throughput against ranks with 95 % intervals and the ideal line; no chart if there is nothing to compare."""
+def block(report: ScalingReport) -> Block | None:
+    """Throughput against ranks with 95 % intervals and the ideal line; None if there is nothing to compare."""
     points = _points(report.show)
     if len({point["ranks"] for point in points}) < 2:
-        alone = len(report.show.runs) == 1
-        why = "There is one run" if alone else "No two runs on different numbers of ranks have a measured throughput"
-        return Block(title=TITLE, lead=f"{why}, so there is nothing to compare.")
+        return None
     ideal = _ideal(report.show, points)
     caption = (
         "Each point is a run; its bar is the 95 % confidence interval of the mean, often smaller than the point. "
@@ -59,8 +57,10 @@ def _lead(show: ShowResult) -> str:
     if reference is None or widest.speedup is None or not alone:
         return "Samples per second of all ranks, for each number of ranks."
     ideal = widest.ranks / reference.ranks
+    interval = widest.speedup_interval
+    none = "No speed-up is shown: " if interval is not None and interval.includes(1.0) else ""
     return (
-        f"{counted(widest.ranks, 'rank')} train {times(widest.speedup)} as many samples per second as "
+        f"{none}{counted(widest.ranks, 'rank')} train {times(widest.speedup)} as many samples per second as "
         f"{counted(reference.ranks, 'rank')}; perfect scaling would be {show_count(ideal)}×."
     )
 

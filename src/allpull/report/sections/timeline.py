@@ -18,6 +18,8 @@ TITLE = "A few steps, rank by rank"
 NETWORK = "network"
 BUCKET_COLOUR = "#8C5A9E"
 LANE_PX, FRAME_PX = 22, 110
+ZOOM = "wheel![event.ctrlKey || event.metaKey]"
+"""The wheel alone scrolls the page; on a Mac, pinching arrives as a wheel with the Ctrl key."""
 
 
 def block(report: ScalingReport) -> Block | None:
@@ -28,7 +30,7 @@ def block(report: ScalingReport) -> Block | None:
     ranks = len({part.rank for part in detail.timeline} - {None})
     steps = len({part.step for part in detail.timeline})
     of = f"{counted(steps, 'step')} of {counted(ranks, 'rank')}"
-    lead = f"{of}, one above the other on one clock; drag to move, scroll to zoom."
+    lead = f"{of}, one above the other on one clock. Drag to move; hold Ctrl or ⌘ and scroll to zoom."
     return Block(title=TITLE, lead=lead, parts=[_chart(detail.timeline)])
 
 
@@ -50,7 +52,7 @@ def _chart(parts: list[TimelinePart]) -> Chart:
     lanes = [*map(str, ranks), *([NETWORK] if any(part.rank is None for part in parts) else [])]
     drawn = in_order(row["part"] for row in rows)
     colours = alt.Scale(domain=drawn, range=[PHASES.get(name, BUCKET_COLOUR) for name in drawn])
-    zoom = alt.selection_interval(bind="scales", encodings=["x"])
+    zoom = alt.selection_interval(bind="scales", encodings=["x"], zoom=ZOOM)
     chart = (
         alt.Chart(data(rows))
         .mark_bar(clip=True)
@@ -61,6 +63,7 @@ def _chart(parts: list[TimelinePart]) -> Chart:
             color=alt.Color("part:N", scale=colours, legend=alt.Legend(symbolStrokeWidth=0)),
             tooltip=[
                 alt.Tooltip("part:N", title=" "),
+                alt.Tooltip("lane:N", title="rank"),
                 alt.Tooltip("step:Q", title="step"),
                 alt.Tooltip("shown:N", title="for"),
             ],
@@ -78,5 +81,6 @@ def _chart(parts: list[TimelinePart]) -> Chart:
         height_px=FRAME_PX + LANE_PX * len(lanes),
         key_characters=max(len(name) for name in drawn),
         axis_characters=max(len(lane) for lane in lanes),
+        zoomable=True,
         spec=spec(chart),
     )

@@ -43,7 +43,9 @@ class Comparison:
         yield headline(result)
         yield bullets(list(_basis(result)))
         yield _metrics(result, wide=options.max_width >= WIDE)
-        yield from _titled("Predictions of explain:", [_follow_up(one) for one in result.promised])
+        yield from _titled(
+            "Predictions of explain:", [_follow_up(one, alone=len(result.promised) == 1) for one in result.promised]
+        )
         if result.gates:
             yield Text("Gates:")
             yield from (_gate(one) for one in result.gates)
@@ -165,7 +167,7 @@ def value(one: Change, number: float | None) -> str:
     return show_time(number) if one.unit == "s" else show_count(number)
 
 
-def _follow_up(one: RemedyFollowUp) -> str:
+def _follow_up(one: RemedyFollowUp, *, alone: bool) -> str:
     named_ranks = [str(rank) for rank in one.ranks[:MOST_RANKS]] + ["…"] * (len(one.ranks) > MOST_RANKS)
     ranks = f" (rank{'s' if len(one.ranks) > 1 else ''} {joined(named_ranks)})" if one.ranks else ""
     measured = _speedup(one.came) if one.came else ABSENT
@@ -173,7 +175,7 @@ def _follow_up(one: RemedyFollowUp) -> str:
     if one.kept != "not decidable":
         outcome = f", {measured} measured, {AGREEMENT[one.kept]}"
     elif one.changed or one.state in {"gone", "smaller"}:
-        outcome = f", {measured} measured for all changes together"
+        outcome = f", {measured} measured{': cannot tell' if alone and one.came else ' for all changes together'}"
     named = f"; changed: {joined(one.changed)}" if one.changed else ""
     return f"{one.rule}{ranks}: {_speedup(one.promised)} predicted{outcome}; {STATES[one.state]}{named}"
 

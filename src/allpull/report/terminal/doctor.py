@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.console import Console
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -15,7 +15,7 @@ SIGNS = {"ok": ("ok", "green"), "warn": ("warn", "yellow"), "bad": ("bad", "red"
 """State of a check → its sign and colour."""
 
 
-def print_checks(checks: Sequence[Check]) -> None:
+def verdicts(checks: Sequence[Check]) -> RenderableType:
     """One line per check with its advice, and how many would spoil a measurement."""
     table = Table.grid(padding=(0, 2))
     for check in checks:
@@ -24,7 +24,6 @@ def print_checks(checks: Sequence[Check]) -> None:
         if check.advice:
             finding.append(f"\n→ {printable(check.advice)}", style="italic")
         table.add_row(Text(sign, style=colour), Text(check.name), finding)
-    console = Console(highlight=False)
-    console.print(table)
     troubles = sum(check.state in ("warn", "bad") for check in checks)
-    console.print(f"{troubles} of {len(checks)} would spoil a measurement." if troubles else "Fit to measure on.")
+    end = f"{troubles} of {len(checks)} would spoil a measurement." if troubles else "Fit to measure on."
+    return Group(table, Text(end))

@@ -23,7 +23,7 @@ from allpull.schema.results import Interval
 from allpull.units import counted, show_bytes, show_count, show_time
 
 GOOD, FAIR = 0.9, 0.8  # POP: above 0.8 is acceptable
-WIDE = 84  # columns from which a factor and its meaning fit on one line
+WIDE = 70  # columns from which the meaning of a factor fits beside it, on a few lines
 COARSE = 0.01  # half width of an interval from which a factor's third decimal is meaningless
 MOST_EVIDENCE = 6  # numbers per finding; --json has all
 MOST_NOTES = 12
@@ -118,7 +118,7 @@ def headline(result: ExplainResult) -> str:
     if not window.steps:
         return f"{where}: {'no steps to replay' if result.findings else 'nothing to explain'}"
     step = show_time(window.seconds / window.steps)
-    return f"{where}, steps {window.first_step:,} to {window.last_step:,} ({step} each)"
+    return f"{where}, steps {window.first_step:,} to {window.last_step:,} (mean {step})"
 
 
 def _tree(tree: Efficiency, gains: Mapping[str, float], *, wide: bool) -> Table:

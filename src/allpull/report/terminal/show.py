@@ -54,10 +54,12 @@ def _of_program(report: ProgramTable, *, is_brief: bool) -> list[RenderableType]
     parts: list[RenderableType] = []
     if report.program:
         parts += [Text(), Text(printable(report.program), style="bold underline")]
-    parts.append(table.table(show, is_brief=is_brief))
-    if len(show.runs) == 1 and not is_brief and not report.program:
+    is_alone = len(show.runs) == 1 and not is_brief and not report.program
+    parts.append(table.table(show, with_phases=not is_brief and not is_alone))
+    if is_alone:
         parts += [table.phases(show), observations(show.runs[0])]
-    parts.append(bullets(report.words[:1] if is_brief else report.words))
+    shown_above = 1 if is_alone and show.runs[0].throughput is not None else 0  # the headline repeats both tables
+    parts.append(bullets(report.words[:1] if is_brief else report.words[shown_above:]))
     missing = [f"{run.run}: {gap}" for run in show.runs for gap in run.gaps]
     if is_brief and missing:
         short_of = counted(sum(1 for run in show.runs if run.gaps), "run")

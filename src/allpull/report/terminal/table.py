@@ -22,17 +22,20 @@ from allpull.units import show_time
 WIDE = 96  # columns from which phases fit next to the numbers
 NARROW = 54  # columns below which a table would break its numbers
 PHASE_COLUMNS, RUN_COLUMNS, BOUND_COLUMNS = 14, 15, 10
+ALWAYS = 2  # columns that stay where no run has a value: throughput and step
 LARGEST = 3  # phases named in the compact form
 CLOCKED = ("wait", "transfer")  # phases that compare the clocks of hosts
 
 
-def table(show: ShowResult, *, is_brief: bool = False) -> RenderableType:
-    """One line per run: ranks, samples/s ± spread, step time, speed-up, efficiency, test accuracy and phases.
+def table(show: ShowResult, *, with_phases: bool = True) -> RenderableType:
+    """One line per run: ranks, samples/s ± spread, median step, speed-up, efficiency, test accuracy and phases.
 
-    On a terminal narrower than ``WIDE`` the phases appear below the table, and nowhere in a brief one; below
-    ``NARROW`` there are sentences.
+    A column that no run has a value for is left out.
+
+    On a terminal narrower than ``WIDE`` the phases appear below the table, and nowhere without
+    ``with_phases``; below ``NARROW`` there are sentences.
     """
-    return _Scaling(show, is_brief)
+    return _Scaling(show, with_phases)
 
 
 def phases(show: ShowResult) -> RenderableType:
@@ -71,30 +74,35 @@ class _Scaling:
     """The scaling table, laid out for the width of the console."""
 
     show: ShowResult
-    is_brief: bool
+    with_phases: bool
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         named = list(zip(labels(self.show.runs), self.show.runs, strict=True))
-        wide = options.max_width >= WIDE and not self.is_brief
+        is_wide = options.max_width >= WIDE
         if options.max_width < NARROW:
             yield from (Text.assemble(_name(label, run), ": ", _sentence(run)) for label, run in named)
         else:
-            yield _scaling_table(named, wide=wide)
-        if not wide and not self.is_brief:
+            yield _scaling_table(named, is_wide=is_wide, with_phases=is_wide and self.with_phases)
+        if self.with_phases and not is_wide:
             yield from (Text(f"{label}: {line}") for label, run in named if (line := compact_phases(run)))
 
 
-def _scaling_table(named: Sequence[tuple[str, RunMetrics]], *, wide: bool) -> Table:
-    titles = ("samples/s", "step", "speed-up", "efficiency" if wide else "effic.", "test top-1" if wide else "top-1")
-    result = _bare_table(collapse_padding=not wide)
+def _scaling_table(named: Sequence[tuple[str, RunMetrics]], *, is_wide: bool, with_phases: bool) -> Table:
+    titles = (
+        *("samples/s", "median step", "speed-up"),
+        *(("efficiency", "test top-1") if is_wide else ("effic.", "top-1")),
+    )
+    rows = [list(_numbers(run)) for _, run in named]
+    measured = [at for at in range(len(titles)) if at < ALWAYS or any(row[at] != ABSENT for row in rows)]
+    result = _bare_table(collapse_padding=not is_wide)
     result.add_column("run", overflow="fold", style="bold")
-    for title in titles:
-        result.add_column(title, justify="right", overflow="fold")
-    if wide:
-        result.add_column("phases of a step", overflow="fold")
-    for label, run in named:
-        phases_cell = [Text(compact_phases(run) or ABSENT)] if wide else []
-        result.add_row(_name(label, run), *(Text(number) for number in _numbers(run)), *phases_cell)
+    for at in measured:
+        result.add_column(titles[at], justify="right", overflow="fold")
+    if with_phases:
+        result.add_column("phases of a mean step", overflow="fold")
+    for (label, run), row in zip(named, rows, strict=True):
+        phases_cell = [Text(compact_phases(run) or ABSENT)] if with_phases else []
+        result.add_row(_name(label, run), *(Text(row[at]) for at in measured), *phases_cell)
     return result
 
 
@@ -119,7 +127,8 @@ def _numbers(run: RunMetrics) -> Iterator[str]:
 
 def _sentence(run: RunMetrics) -> str:
     rate, step, speedup, efficiency, accuracy = _numbers(run)
-    return f"{rate} samples/s, step {step}, speed-up {speedup}, efficiency {efficiency}, test top-1 {accuracy}"
+    parts = (("median step", step), ("speed-up", speedup), ("efficiency", efficiency), ("test top-1", accuracy))
+    return ", ".join([f"{rate} samples/s", *(f"{name} {value}" for name, value in parts if value != ABSENT)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +152,7 @@ class _Phases:
 
 def _phase_table(names: Sequence[str], named: Sequence[tuple[str, RunMetrics]]) -> Table:
     result = _bare_table(collapse_padding=True)
-    result.add_column("phase", overflow="fold", style="bold")
+    result.add_column("mean step", overflow="fold", style="bold")
     for label, _ in named:
         result.add_column(Text(label), justify="right", overflow="fold")
     for name in names:

@@ -45,7 +45,7 @@ def _progress(result: WatchResult) -> Iterator[RenderableType]:
     if result.samples_per_s is not None:
         parts.append(f"{show_count(result.samples_per_s)} samples/s")
     if result.step_s is not None:
-        parts.append(f"{show_time(result.step_s)} per step")
+        parts.append(f"{show_time(result.step_s)} per step (median)")
     if result.left_s is not None:
         parts.append(f"{show_time(result.left_s)} left")
     yield Text(" · ".join(parts))
@@ -63,7 +63,7 @@ def _phases(result: WatchResult) -> Text:
     total = sum(result.phases.values())
     parts = sorted(result.phases.items(), key=lambda item: (item[0] == "other", -item[1]))
     shown = [f"{TITLES.get(name, name)} {percent(seconds / total)}" for name, seconds in parts if total and seconds > 0]
-    return Text("last steps: " + (", ".join(shown) or "nothing yet"))
+    return Text("mean of the last steps: " + (", ".join(shown) or "nothing yet"))
 
 
 def _ranks(result: WatchResult) -> Table:

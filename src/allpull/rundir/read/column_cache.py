@@ -25,23 +25,23 @@ from allpull.rundir import layout
 from allpull.rundir.read import counters, steps
 from allpull.rundir.read.counters import CountersFile
 from allpull.rundir.read.steps import StepsFile, StepTables
+from allpull.rundir.safe_open import Identity, file_identity, others_can_write
 from allpull.rundir.write import private_folder, replaced_file
 from allpull.schema.base import Record
 from allpull.schema.counters import CountersHeader
 from allpull.schema.steps import StepsHeader
 from allpull.version import __version__
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever reading gives other columns for the same files."""
 
 MIN_BYTES = 8 << 20  # of step records; fewer are parsed as fast as the cache is opened
 SETTLED_NS = 2_000_000_000  # a file that changed later than this before it was read may change again unnoticed
 MAX_INDEX_BYTES = 1 << 28
+MAX_OFFSET = 1 << 62  # of a byte of the cache: further than any file system has
 MAGIC = b"allpull columns\n"
-LENGTH_BYTES = 8  # of a length or checksum
-
-Identity = tuple[int, ...]
-"""Device, inode, size, time of modification and time of change of a file."""
+NUMBER_BYTES = 8  # of each number after it: where the index is, how long, and its checksum
+HEAD_BYTES = len(MAGIC) + 3 * NUMBER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +103,9 @@ def sources(root: Path, relatives: Sequence[str], ranks: int) -> Sources | None:
     """
     read_ns = time.time_ns()
     try:
-        if not _is_private(root.stat()):
+        if others_can_write(root.stat()):
             return None
-        identities = {relative: _identity(root, relative) for relative in relatives}
+        identities = {relative: file_identity(root, relative) for relative in relatives}
     except (OSError, ValueError):
         return None
     if sum(size for _, _, size, _, _ in identities.values()) < MIN_BYTES:
@@ -120,8 +120,7 @@ def load(of: Sources) -> Columns | None:
             index = _index(file)
             if index is None or not _matches(index, of):
                 return None
-            start = file.tell()
-            frames = {name: _frame(file, start, index.tables[name], name) for name in _SCHEMAS}
+            frames = {name: _frame(file, index.tables[name], name) for name in _SCHEMAS}
     except (OSError, ValueError, KeyError, pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
     if frames["steps"].height != sum(entry.records for entry in index.steps):
@@ -154,10 +153,11 @@ def store(of: Sources, columns: Columns) -> None:
         return
     folder = of.root / layout.DERIVED
     try:
-        if any(_identity(of.root, relative) != identity for relative, identity in of.identities.items()):
+        if any(file_identity(of.root, relative) != identity for relative, identity in of.identities.items()):
             return
         private_folder(str(folder))
-        if not _is_private(os.lstat(folder)):
+        status = os.lstat(folder)
+        if others_can_write(status) or not stat.S_ISDIR(status.st_mode):
             return
         _write(of, columns, str(of.root / layout.COLUMNS))
     except (OSError, ValueError):
@@ -166,17 +166,7 @@ def store(of: Sources, columns: Columns) -> None:
 
 def _write(of: Sources, columns: Columns, path: str) -> None:
     frames = {**{name: getattr(columns.tables, name) for name in steps.SCHEMAS}, **columns.samples}
-    tables: dict[str, dict[str, int]] = {}
-    blobs: list[memoryview] = []
-    offset = 0
-    for name, frame in frames.items():
-        buffer = io.BytesIO()
-        frame.write_ipc(buffer, compression="lz4")
-        blob = buffer.getbuffer()
-        tables[name] = {"offset": offset, "size": len(blob), "checksum": zlib.crc32(blob)}
-        blobs.append(blob)
-        offset += len(blob)
-    index = {
+    index: dict[str, Any] = {
         "made_by": _MADE_BY,
         "ranks": of.ranks,
         "sources": of.identities,
@@ -193,23 +183,33 @@ def _write(of: Sources, columns: Columns, path: str) -> None:
         "counters": [
             {"header": file.header.model_dump(by_alias=True), "cut_off": file.cut_off} for file in columns.hosts
         ],
-        "tables": tables,
+        "tables": {},
     }
-    text = to_json(index)
     with replaced_file(path) as file:
-        file.write(MAGIC)
-        file.write(b"".join(number.to_bytes(LENGTH_BYTES, "little") for number in (len(text), zlib.crc32(text))))
-        file.write(text)
-        for blob in blobs:
+        file.seek(HEAD_BYTES)
+        for name, frame in frames.items():  # one at a time: together they would take as much memory as half the columns
+            buffer = io.BytesIO()
+            frame.write_ipc(buffer, compression="lz4")
+            blob = buffer.getbuffer()
+            index["tables"][name] = {"offset": file.tell(), "size": len(blob), "checksum": zlib.crc32(blob)}
             file.write(blob)
+        text = to_json(index)
+        head = (file.tell(), len(text), zlib.crc32(text))
+        file.write(text)
+        file.seek(0)
+        file.write(MAGIC + b"".join(number.to_bytes(NUMBER_BYTES, "little") for number in head))
 
 
 def _index(file: BinaryIO) -> _Index | None:
-    head = file.read(len(MAGIC) + 2 * LENGTH_BYTES)
-    numbers = head[len(MAGIC) :]
-    length, checksum = (int.from_bytes(part, "little") for part in (numbers[:LENGTH_BYTES], numbers[LENGTH_BYTES:]))
-    if not head.startswith(MAGIC) or length > MAX_INDEX_BYTES:
+    head = file.read(HEAD_BYTES)
+    if len(head) < HEAD_BYTES or not head.startswith(MAGIC):
         return None
+    offset, length, checksum = (
+        int.from_bytes(head[at : at + NUMBER_BYTES], "little") for at in range(len(MAGIC), HEAD_BYTES, NUMBER_BYTES)
+    )
+    if length > MAX_INDEX_BYTES or offset >= MAX_OFFSET:
+        return None
+    file.seek(offset)
     text = file.read(length)
     if len(text) != length or zlib.crc32(text) != checksum:
         return None
@@ -227,9 +227,9 @@ def _matches(index: _Index, of: Sources) -> bool:
     return index.ranks == of.ranks and recorded == of.identities
 
 
-def _frame(file: BinaryIO, start: int, table: _Table, name: str) -> pl.DataFrame:
+def _frame(file: BinaryIO, table: _Table, name: str) -> pl.DataFrame:
     """Raises ValueError where the table is damaged or has other columns."""
-    file.seek(start + table.offset)
+    file.seek(table.offset)
     blob = file.read(table.size)
     if len(blob) != table.size or zlib.crc32(blob) != table.checksum:
         raise ValueError(f"{name} is damaged")
@@ -252,22 +252,9 @@ def _opened(root: Path) -> BinaryIO:
         name = Path(layout.COLUMNS).name
         descriptor = os.open(name, flags | os.O_NONBLOCK, dir_fd=folder)  # opening a pipe must not hang
         status = os.fstat(descriptor)
-        if not (_is_private(os.fstat(folder)) and _is_private(status) and stat.S_ISREG(status.st_mode)):
+        if others_can_write(os.fstat(folder)) or others_can_write(status) or not stat.S_ISREG(status.st_mode):
             os.close(descriptor)
             raise ValueError(f"{layout.COLUMNS} is not a private file")
         return os.fdopen(descriptor, "rb")
     finally:
         os.close(folder)
-
-
-def _is_private(status: os.stat_result) -> bool:
-    """Whether nobody but this user may write to it."""
-    return status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-
-def _identity(root: Path, relative: str) -> Identity:
-    """Raises OSError where the file is missing, ValueError where it is a link or no file."""
-    status = os.lstat(root / relative)
-    if not stat.S_ISREG(status.st_mode):
-        raise ValueError(f"{relative} is not a file")
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns

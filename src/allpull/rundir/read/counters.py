@@ -6,6 +6,7 @@ A sample of counters describes several kinds of things, so a counters file becom
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -77,6 +78,13 @@ LINKS_SCHEMA: dict[str, pl.DataType] = {
 }
 """Columns of ``RunData.links``: one row for each sample and other host; what grows is cumulative."""
 
+CPUS_SCHEMA: dict[str, pl.DataType] = {
+    "host": pl.String(),
+    "t_ns": pl.Int64(),
+    **dict.fromkeys(("cpu_ns", "idle_ns"), pl.Int64()),
+}
+"""Columns of ``RunData.cpus``: one row for each sample; the time of all CPUs of the host, cumulative."""
+
 MAX_NUMBER = 2**62  # of a moment: differences of two such still fit 64 bits
 MAX_PINGS = 100_000  # of one sample; the sidecar sends a few hundred a minute
 
@@ -90,13 +98,13 @@ _TABLES: dict[str, tuple[str, type[Record], dict[str, pl.DataType]]] = {
     "links": ("peer", LinkCounters, LINKS_SCHEMA),
 }
 """For each mapping in a sample: the column of its keys, the record of its values, and the columns of its table."""
-SCHEMAS = {**{name: schema for name, (_, _, schema) in _TABLES.items()}, "pings": PINGS_SCHEMA}
+SCHEMAS = {**{name: schema for name, (_, _, schema) in _TABLES.items()}, "pings": PINGS_SCHEMA, "cpus": CPUS_SCHEMA}
 """Columns of ``CountersFile.tables``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountersFile:
-    """The counters of one host; ``tables`` have the columns of ``SCHEMAS``."""
+    """The counters of one host; ``tables`` have the columns of ``SCHEMAS``, and an empty one may be absent."""
 
     header: CountersHeader
     tables: dict[str, pl.DataFrame]
@@ -126,7 +134,7 @@ def together(files: Iterable[CountersFile]) -> dict[str, pl.DataFrame]:
     """The tables of ``files``, one after the other."""
     tables = [file.tables for file in files]
     empty = {name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()}
-    return {name: pl.concat([none, *(one[name] for one in tables)]) for name, none in empty.items()}
+    return {name: pl.concat([none, *(one[name] for one in tables if name in one)]) for name, none in empty.items()}
 
 
 def _columns(lines: Lines[CountersHeader], ranks: int) -> dict[str, pl.DataFrame] | None:
@@ -139,8 +147,10 @@ def _columns(lines: Lines[CountersHeader], ranks: int) -> dict[str, pl.DataFrame
         return None
     if any(later["t_ns"] < earlier["t_ns"] for earlier, later in pairwise(samples)):
         return None
-    tables = {name: _table(samples, name, lines.header.host, ranks) for name in _TABLES}
+    held = [name for name in _TABLES if any(name in sample for sample in samples)]
+    tables = {name: _table(samples, name, lines.header.host, ranks) for name in held}
     tables["pings"] = _pings(samples, lines.header.host)
+    tables["cpus"] = _cpus(samples, lines.header.host)
     known = {name: table for name, table in tables.items() if table is not None}
     return known if len(known) == len(tables) else None
 
@@ -184,9 +194,15 @@ def _pings(samples: list[dict[str, Any]], host: str) -> pl.DataFrame | None:
     columns = {name: [ping[place] for ping in pings] for place, name in enumerate(moments)}
     if not all(_is_sound(_MOMENT, column) for column in columns.values()):
         return None
-    table = _frame({"host": [host] * len(pings), "against": against, **columns}, PINGS_SCHEMA)
-    possible = (pl.col("back_ns") >= pl.col("sent_ns")) & (pl.col("answered_ns") >= pl.col("received_ns"))
-    return table if table.select(possible.all()).item() else None
+    sent, received, answered, back = (columns[name] for name in ("sent_ns", "received_ns", "answered_ns", "back_ns"))
+    if any(map(operator.lt, back, sent)) or any(map(operator.lt, answered, received)):
+        return None
+    return _frame({"host": [host] * len(pings), "against": against, **columns}, PINGS_SCHEMA)
+
+
+def _cpus(samples: list[dict[str, Any]], host: str) -> pl.DataFrame:
+    columns = {name: [sample.get(name) for sample in samples] for name in list(CPUS_SCHEMA)[1:]}
+    return _frame({"host": [host] * len(samples), **columns}, CPUS_SCHEMA)
 
 
 def _frame(columns: Mapping[str, list[Any]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
@@ -254,6 +270,7 @@ def _one_by_one(lines: Lines[CountersHeader], ranks: int, *, skip_damaged: bool)
 def _add(rows: dict[str, list[dict[str, Any]]], host: str, sample: CounterSample) -> None:
     """Put what ``sample`` of ``host`` holds into ``rows`` of each table."""
     at = {"host": host, "t_ns": sample.t_ns}
+    rows["cpus"].append({**at, "cpu_ns": sample.cpu_ns, "idle_ns": sample.idle_ns})
     rows["ranks"].extend({**at, "rank": int(rank), **of.model_dump()} for rank, of in sample.ranks.items())
     rows["gpus"].extend({**at, "gpu": name, **of.model_dump()} for name, of in sample.gpus.items())
     rows["links"].extend({**at, "peer": name, **of.model_dump()} for name, of in sample.links.items())

@@ -17,6 +17,7 @@ from allpull.rundir import layout, safe_open
 from allpull.rundir.read import buckets, collectives, column_cache, gaps, named_phases, reductions, unfinished
 from allpull.rundir.read.column_cache import Columns
 from allpull.rundir.read.counters import (
+    CPUS_SCHEMA,
     GPUS_SCHEMA,
     LINKS_SCHEMA,
     NICS_SCHEMA,
@@ -45,7 +46,8 @@ class RunData:
     ``directory`` is absolute, and outlives a change of the working directory; ``place`` is as the caller gave it.
     ``steps`` has the columns of ``steps.SCHEMA``, sorted by rank and step; ``collectives`` those of
     ``collectives.SCHEMA``, ``ready``, ``reductions`` (of steps that list them) and ``named`` those of their schemas, in
-    the same order; ``counters``, ``pings``, ``gpus``, ``nics`` and ``links`` those of the schemas in ``counters``.
+    the same order; ``counters``, ``pings``, ``gpus``, ``nics``, ``links`` and ``cpus`` those of the schemas
+    in ``counters``.
     ``headers`` and ``events`` go by rank; ranks that left none are absent. ``gaps``: what is missing or was left out.
     """
 
@@ -65,6 +67,7 @@ class RunData:
     gpus: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=GPUS_SCHEMA))
     nics: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=NICS_SCHEMA))
     links: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=LINKS_SCHEMA))
+    cpus: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=CPUS_SCHEMA))
     place: Path | None = None
 
     @property
@@ -126,6 +129,7 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
         gpus=columns.samples["gpus"],
         nics=columns.samples["nics"],
         links=columns.samples["links"],
+        cpus=columns.samples["cpus"],
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ...recording.recorder import Recorder
 from ...recording.step_line import INPUT
-from ..safety import safely
+from ..safety import give_up
 
 if TYPE_CHECKING:
     from .step_inference import StepInference
@@ -21,32 +21,41 @@ class ArrayBatches:
         self._inference = inference
         self._made_ns = 0
 
-    @property
-    def expects(self) -> bool:
-        """Whether the program trains without a loader, and no phase is open."""
-        inference = self._inference
-        recorder = inference.recorder
-        return not (recorder is None or recorder.stack or recorder.paused or inference.loads)
+    def tensor_begins(self) -> bool:
+        """The program makes a tensor of an array; returns whether it is input, and ``tensor_ends`` is to be called.
 
-    @safely("arrays")
-    def tensor_begins(self) -> None:
-        """The program makes a tensor of an array; unless it goes on with a batch, input begins."""
-        inference = self._inference
-        recorder = inference.recorder
-        if recorder is not None and inference.is_own_thread and recorder.turned_ns != self._made_ns:
-            inference.updates.look("tensor_begins")
-            recorder.leave_until(recorder.enter(INPUT))
-            self._made_ns = recorder.turned_ns
+        Not so in a phase, and not in a program that trains with a loader.
+        """
+        try:
+            inference = self._inference
+            recorder = inference.recorder
+            if recorder is None or not inference.is_own_thread:
+                return False
+            if recorder.turned_ns != self._made_ns:  # else it goes on with a batch
+                if recorder.stack or recorder.paused or inference.loads:
+                    return False
+                inference.updates.look("tensor_begins")
+                recorder.leave_until(recorder.enter(INPUT))
+                self._made_ns = recorder.turned_ns
+        except Exception as error:  # noqa: BLE001  no error of ours may reach the program
+            return self._lose(error)
+        return True
 
-    @safely("arrays")
     def tensor_ends(self) -> None:
         """The tensor is made."""
-        recorder = self._inference.recorder
-        if recorder is not None and self._inference.is_own_thread:
-            self.end(recorder)
+        try:
+            recorder = self._inference.recorder
+            if recorder is not None:
+                self.end(recorder)
+        except Exception as error:  # noqa: BLE001  as above
+            self._lose(error)
 
     def end(self, recorder: Recorder) -> None:
         """The batch is made, if no phase came since its last tensor was."""
         if recorder.turned_ns == self._made_ns:
             recorder.credit(INPUT)
             self._made_ns = recorder.turned_ns
+
+    def _lose(self, error: Exception) -> bool:
+        give_up(self, "arrays", error, "tensor_begins", "tensor_ends", otherwise=False)
+        return False

@@ -251,7 +251,7 @@ class StepInference(Phases):
                 return NOT_SEEN
             if not self._saw_forward or self.in_parts:
                 recorder.credit(FORWARD)
-            else:
+            elif not self.loads:
                 self.arrays.end(recorder)  # the next batch is made between forward and backward
             self._in_backward = True
             if self._arrivals.any:

@@ -28,14 +28,15 @@ def watch_arrays(inference: StepInference) -> None:
 def _observed(inference: StepInference, make: Callable[..., Any]) -> Callable[..., Any]:
     from torch.compiler import is_compiling  # noqa: PLC0415
 
+    batches = inference.arrays
+
     @functools.wraps(make)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        if is_compiling() or not inference.arrays.expects or not args or type(args[0]).__module__ != "numpy":
+        if is_compiling() or not args or type(args[0]).__module__ != "numpy" or not batches.tensor_begins():
             return make(*args, **kwargs)
-        inference.arrays.tensor_begins()
         try:
             return make(*args, **kwargs)
         finally:
-            inference.arrays.tensor_ends()
+            batches.tensor_ends()
 
     return observed

@@ -57,10 +57,11 @@ COUNTERS = {
 }
 
 
-def steps(aligned: AlignedRun) -> pl.DataFrame:
-    """One row per rank and step, with the columns ``STEPS``."""
+def steps(aligned: AlignedRun, chosen: pl.Expr | None = None) -> pl.DataFrame:
+    """One row per rank and step, with the columns ``STEPS``; ``chosen``: only of the records for which it is true."""
     numbers = steady_numbers(aligned)
-    return aligned.steps.select(
+    records = aligned.steps if chosen is None else aligned.steps.filter(chosen)
+    return records.select(
         "rank",
         "step",
         "epoch",
@@ -71,9 +72,12 @@ def steps(aligned: AlignedRun) -> pl.DataFrame:
     )
 
 
-def phases(aligned: AlignedRun) -> pl.DataFrame:
-    """One row per rank and steady step, with the columns ``PHASES``; the means are those of ``metrics().phases``."""
-    numbers = steady_numbers(aligned)
+def phases(aligned: AlignedRun, numbers: NDArray[np.int64] | None = None) -> pl.DataFrame:
+    """One row per rank and steady step, with the columns ``PHASES``; the means are those of ``metrics().phases``.
+
+    ``numbers``: of these steps instead, each of which all ranks recorded.
+    """
+    numbers = steady_numbers(aligned) if numbers is None else numbers
     ranks = aligned.data.record.ranks
     split = aligned.phases(arrange(aligned.steps, numbers, ranks, aligned.reductions), numbers)
     columns: dict[str, pl.Series] = {

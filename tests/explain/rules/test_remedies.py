@@ -1,0 +1,272 @@
+"""Every remedy exists where the run was started: rule by way of starting, parsed by what would parse it there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from tests.explain.made import STEPS, crowded, facts, found, job
+from tests.explain.rules.test_machine_advice import near
+from tests.explain.rules.test_rules import EIGHT, PLANTED, Planted
+from tests.replay.windows import late
+
+from allpull.cli import app
+from allpull.config.load import load_spec
+from allpull.explain.candidate import Candidate
+from allpull.explain.evidence.facts import Facts, OtherRun
+from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.start import Start, start_of
+from allpull.explain.remedy_text import BIND_ITSELF
+from allpull.explain.rules import RULES, names
+from allpull.jobs.command import CommandRequest, resolve
+from allpull.schema.run import RunRecord
+
+STARTS = {
+    "train": Start(starter="train", launcher="local"),
+    "train, pack": Start(starter="train", launcher="local", packed=True, batch=32, checkpoint_every=50),
+    "train on slurm": Start(starter="train", launcher="slurm", on_slurm=True),
+    "train over ssh": Start(starter="train", launcher="ssh"),
+    "train by mpi": Start(starter="train", launcher="mpi", by_mpi=True),
+    "run": Start(starter="run", launcher="local"),
+    "run on slurm": Start(starter="run", launcher="slurm", on_slurm=True),
+    "torchrun": Start(starter="torchrun"),
+    "torchrun on slurm": Start(starter="torchrun", on_slurm=True),
+    "srun": Start(starter="srun", on_slurm=True),
+    "mpirun": Start(starter="mpirun", by_mpi=True),
+    "command": Start(starter="command"),
+    "rehearsal": Start(starter="rehearsal", launcher="rehearse"),
+    "trace": Start(starter="trace"),
+}
+FULL_CPUS = dict.fromkeys(EIGHT.host_names, 1.0)
+ON_CPUS = replace(EIGHT, cpus=dict.fromkeys(EIGHT.host_names, 4.0), cpu_s=np.full(8, 0.5), started=1)
+MORE = (
+    Planted(rule="cpu-contention", made=lambda: job(8), machine=crowded(replace(EIGHT, cpus=FULL_CPUS), range(8), 0.3)),
+    Planted(
+        rule="cpu-contention",
+        made=lambda: job(8),
+        machine=crowded(
+            replace(EIGHT, cpus=dict.fromkeys(EIGHT.host_names, 4.0), other_cpu_s=dict.fromkeys(EIGHT.host_names, 3.0)),
+            range(8),
+            0.3,
+        ),
+    ),
+    Planted(rule="input-bound", made=lambda: job(8, input=0.03), machine=ON_CPUS),
+    Planted(
+        rule="far-from-gpu",
+        made=lambda: job(8),
+        machine=replace(EIGHT, localities={rank: near(32 if rank in (2, 6) else 10) for rank in range(8)}),
+    ),
+    Planted(
+        rule="cpu-contention",
+        made=lambda: job(8, forward=late(8, STEPS, rank=1, by_s=0.02)),
+        machine=crowded(replace(EIGHT, cpus=dict.fromkeys(EIGHT.host_names, 8.0)), (1,), 0.3),
+    ),
+)
+PROGRAM = ("DataLoader(", "DDP(", "no_sync", "DistributedSampler(", "async_save")
+"""Lines of a program, which a run of our trainer does not have."""
+SLURM = re.compile(r"\b(sbatch|srun|slurm\.)")
+SET = re.compile(r"--set ([\w.]+=[^\s;,)]+)")
+OWN = re.compile(r"allpull (run|train|compare)((?: --?[\w-]+(?:=\S+)?| [\w:=]+)*)")
+TORCHRUN = re.compile(r"torchrun((?: --[\w-]+=\w+)+)")
+
+
+@pytest.fixture(scope="module")
+def planted_facts() -> list[tuple[str, Facts]]:
+    """The facts of each planted fault, alone and against a reference run that was faster on fewer ranks."""
+    other = OtherRun(run="one", ranks=1, samples_per_s=1e9, useful_s={"forward": 1e-6, "backward": 1e-6})
+    made = []
+    for planted in (*PLANTED, *MORE):
+        first = np.isin(np.arange(STEPS), planted.first)
+        alone = facts(planted.made(), planted.machine, first=first)
+        made += [(planted.rule, alone), (planted.rule, replace(alone, other_runs=(other,)))]
+    return made
+
+
+def candidates(of: Facts, start: Start) -> list[Candidate]:
+    """What all rules suspect and advise, where the run was started by ``start``."""
+    started = replace(of, start=start)
+    return [one for slug in names() for one in RULES.load(slug)(started)]
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_a_remedy_names_what_exists_where_the_run_was_started(
+    name: str, planted_facts: list[tuple[str, Facts]]
+) -> None:
+    start = STARTS[name]
+    for rule, of in planted_facts:
+        suspected = candidates(of, start)
+        assert rule in {one.rule for one in suspected}
+        for one in suspected:
+            assert all(option in one.remedy for option in one.options), one
+            _check(one.remedy, start)
+
+
+def _check(text: str, start: Start) -> None:
+    sets = SET.findall(text)
+    assert text.count("--set ") == len(sets), text
+    assert "…" not in text, text
+    if start.starter not in {"train", "run"}:
+        assert not sets, text
+    if not start.on_slurm:
+        assert not SLURM.search(text), text
+    if start.starter == "train":
+        assert not any(line in text for line in PROGRAM), text
+        assert "allpull run" not in text, text
+        load_spec("digits", sets)
+    elif sets:
+        request = CommandRequest(command=("python", "-m", "timeit"), ranks=2, launcher="local", sets=tuple(sets))
+        assert resolve(request).spec
+    for verb, words in OWN.findall(text):
+        _parse([verb, *words.split()])
+    for flags in TORCHRUN.findall(text):
+        assert start.starter == "torchrun", text
+        from torch.distributed.run import get_args_parser  # noqa: PLC0415  torch takes a second
+
+        get_args_parser().parse_args([*flags.split(), "train.py"])
+    if "mpirun" in text:
+        assert start.starter == "mpirun" or start.by_mpi, text
+
+
+def _parse(words: list[str]) -> None:
+    """Parse words of our own command line, without running them."""
+    verb, *options = words
+    if verb == "compare":
+        options = [".", "--with", "."]
+    command = typer.main.get_command(app).commands[verb]  # type: ignore[attr-defined]
+    command.make_context(verb, [*options, "--", "train.py"] if verb == "run" else options)
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_findings_of_one_run_do_not_contradict_each_other(name: str) -> None:
+    """A run whose loaders are behind and whose ranks wait for CPUs: not more workers here and fewer there."""
+    machine = crowded(replace(ON_CPUS, cpus=FULL_CPUS, cpu_s=np.full(8, 0.3)), range(8), 0.3)
+    findings = found(job(8, input=0.03), machine, start=STARTS[name]).findings
+    assert {"input-bound", "cpu-contention"} <= {one.rule for one in findings}
+    by_rule = {one.rule: one.remedy for one in findings}
+    assert "worker" not in by_rule["cpu-contention"]
+
+
+def test_every_rule_with_a_flag_is_in_the_table() -> None:
+    planted = {one.rule for one in (*PLANTED, *MORE)}
+    assert set(names()) - planted <= {
+        # no window of the table shows them; most of their remedies are lines or commands for any run
+        "no-exchange",
+        "uneven-batches",
+        "common-stall",
+        "drift",
+        "computational-scaling",
+        "uneven-evaluation",
+        "nccl-sockets",
+        "nccl-interface",
+        "nccl-no-gdr",
+        "nccl-no-p2p",
+        "accumulate-without-no-sync",
+        "broadcast-buffers",
+        "find-unused-parameters",
+        "cudnn-benchmark",
+        "awkward-rank-count",
+        "page-cache-only",
+        "vector-build",
+        "mixed-precision",
+    }
+
+
+def record(command: str, **more: object) -> RunRecord:
+    fields = {"schema": "allpull.run/1", "id": "a", "name": "a", "created_utc": "", "spec": {}, "versions": {}}
+    fields |= {"kind": "run", "status": "completed", "launcher": "command", "ranks": 2}
+    return RunRecord.model_validate({**fields, "command": command.split(), **more})
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "expected"),
+    [
+        ("allpull train digits -n 2", {"kind": "train", "launcher": "local"}, ("train", False)),
+        ("allpull train digits -n 2", {"kind": "train", "launcher": "slurm"}, ("train", True)),
+        ("allpull run -n 2 -- train.py", {"launcher": "ssh:hosts"}, ("run", False)),
+        ("allpull run -- torchrun --nproc-per-node 2 train.py", {}, ("torchrun", False)),
+        ("allpull run -- python -m torch.distributed.run --nproc-per-node=2 train.py", {}, ("torchrun", False)),
+        ("allpull run -- srun -n 2 python train.py", {}, ("srun", True)),
+        ("allpull run -- srun -N 2 torchrun --nproc-per-node=2 train.py", {}, ("torchrun", True)),
+        ("allpull run -- /opt/bin/mpirun -np 2 python train.py", {}, ("mpirun", False)),
+        ("allpull run -- bash job.sh", {"environment": {"SLURM_JOB_ID": "7"}}, ("command", True)),
+        ("allpull import traces", {"launcher": "import"}, ("trace", False)),
+        ("allpull rehearse four.toml", {"kind": "rehearse", "launcher": "rehearse:four.toml"}, ("rehearsal", False)),
+    ],
+)
+def test_the_record_shows_how_a_run_was_started(command: str, more: dict[str, object], expected: tuple) -> None:
+    start = start_of(record(command, **more))
+    assert (start.starter, start.on_slurm) == expected
+
+
+def test_contention_by_other_programs_is_told_apart_from_the_jobs_own() -> None:
+    machine = replace(EIGHT, cpus=dict.fromkeys(EIGHT.host_names, 4.0), cpu_s=np.full(8, 0.7))
+    busy = replace(machine, other_cpu_s=dict.fromkeys(EIGHT.host_names, 2.6))
+    (other,) = found(job(8), crowded(busy, range(8), 0.3)).findings
+    assert "other programs keep 65 % of the CPUs" in other.title
+    assert "sched_setaffinity" not in other.remedy
+    (own,) = found(job(8), crowded(replace(machine, cpu_s=np.full(8, 1.9)), range(8), 0.3)).findings
+    assert "other programs" not in own.title
+    assert "top" not in own.remedy
+    assert any("other programs keep busy" in one.what for one in other.evidence)
+
+
+def test_a_single_rank_that_waits_for_a_cpu_is_named_too() -> None:
+    machine = crowded(Machine(hosts=("node1",), cpus={"node1": 2.0}, other_cpu_s={"node1": 1.5}), (0,), 0.4)
+    findings = found(job(1), machine).findings
+    assert [one.rule for one in findings] == ["cpu-contention"]
+    assert findings[0].title.startswith("The rank waits")
+
+
+def test_more_workers_save_no_more_than_free_cpus_allow() -> None:
+    """Two ranks on two CPUs that make their batches themselves: the work stays, whoever does it."""
+    machine = Machine(hosts=("node1",) * 2, cpus={"node1": 2.0}, cpu_s=np.full(2, 0.7), started=1)
+    (finding,) = (one for one in found(job(2, input=0.3), machine).findings if one.rule == "input-bound")
+    assert finding.gain is not None
+    assert finding.gain.is_at_most
+    assert finding.gain.low == 1
+    assert finding.gain.value == pytest.approx(1 / 0.7, rel=0.02)
+    free = replace(machine, cpus={"node1": 64.0})
+    (finding,) = (one for one in found(job(2, input=0.3), free).findings if one.rule == "input-bound")
+    assert finding.gain is not None
+    assert not finding.gain.is_at_most
+    assert finding.gain.value > 4
+    assert "num_workers=6" in finding.remedy  # 0.3 s per batch, and 62 ms of work per step
+
+
+@pytest.mark.slow
+def test_a_program_binds_itself_by_the_line_of_the_remedy(tmp_path: Path) -> None:
+    line = BIND_ITSELF.partition(" at the top")[0]
+    program = tmp_path / "train.py"
+    program.write_text(f"import os\n{line}\nprint('CPUs', sorted(os.sched_getaffinity(0)))\n", "ascii")
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    bound = [line for line in ended.stdout.splitlines() if line.startswith("CPUs")]
+    assert len(bound) == len(set(bound)) == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["train", "run"])
+def test_options_of_remedies_truly_run(name: str, tmp_path: Path, planted_facts: list[tuple[str, Facts]]) -> None:
+    """All `--set` that remedies of such a run name, at once, on two ranks."""
+    sets = {
+        setting.partition("=")[0]: setting
+        for _, of in planted_facts
+        for one in candidates(of, STARTS[name])
+        for setting in SET.findall(one.remedy)
+        if not setting.startswith(("data.", "launch.interface", "train.compile", "train.cuda_graph"))
+    }
+    assert "launch.bind" in sets
+    options = [word for setting in sets.values() for word in ("--set", setting)]
+    program = tmp_path / "program.py"
+    program.write_text("print('it ran')\n", "ascii")
+    what = ["train", "digits", "--set", "train.stop_after=2"] if name == "train" else ["run"]
+    tail = [] if name == "train" else ["--", str(program)]
+    command = [sys.executable, "-m", "allpull", *what, "-n", "2", "--out", str(tmp_path / "runs"), *options, *tail]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=tmp_path)
+    assert ended.returncode == 0, ended.stderr

@@ -1,0 +1,276 @@
+"""Every command that a page shows is typed here, in the order of the page, and what the page prints of it is compared.
+
+A page is a session in a folder of its own. A command is left out only where a comment behind it says why, to the reader
+as well: ``# needs Slurm``, ``# takes an hour``. Trainings whose output is not shown are cut to one epoch. Where output
+is shown, numbers, ids, hosts and paths are masked, and what lies between them is looked up in what was printed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = ["README.md", *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(console|diff|toml)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+REASON = re.compile(r"\s#\s+((?:needs|takes) .+)$")
+# Which findings and notes a busy machine gives differs from run to run; their wording does not.
+LEAST_SHARE = 0.75
+STATES = {"allpull doctor": {0, 3}, "allpull compare": {0, 3}}
+"""Exit codes that state a result and are no failure."""
+SHORTER = {
+    "allpull train": "--set train.epochs=1",
+    "allpull demo": "--set train.epochs=1",
+}
+"""What a command gets in addition where its output is not shown and it does not set the same itself."""
+KEPT_RUNS = {
+    "docs/how-to/compare.md": ["before", "after", "old", "new", "baseline", *(f"runs/{letter}" for letter in "abcdef")],
+    "docs/how-to/watch.md": ["runs/20261120T120000Z_train_n8_1a2b3c4d"],
+}
+"""Run directories that a page takes for granted: copies of the one that stays in the tests."""
+PRINTED: dict[str, str] = {}
+"""What the demo printed, which several pages show and none goes on from."""
+BEFORE = {
+    "docs/how-to/compare.md": ["allpull compare old runs/a runs/b --with new runs/c runs/d --json > identical.json"],
+    "docs/how-to/explain.md": [
+        "allpull train digits -n 1 --set name=one --set train.epochs=2",
+        "allpull rename latest one-rank",
+        "allpull train digits -n 2 --set name=two --set train.epochs=2",
+        "allpull rename latest two-ranks",
+    ],
+    "docs/how-to/probe.md": ["allpull pack photos/train packs/train --shard-size 16KiB"],
+}
+"""Commands of earlier days."""
+PROGRAM = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+model = nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x, y in DataLoader(TensorDataset(torch.randn(400, 8), torch.randint(0, 2, (400,))), batch_size=8):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typed:
+    """One command of a page: what it prints there (nothing: not shown), and why it is left out, if it is."""
+
+    command: str
+    shown: list[str]
+    reason: str | None
+
+
+def parts(text: str) -> Iterator[tuple[str, str]]:
+    """Language and content of the fences of a page that matter, in their order."""
+    for match in FENCE.finditer(text):
+        yield match[1], match[2]
+
+
+def commands(block: str) -> list[Typed]:
+    """The commands of a console block with their output.
+
+    >>> [(one.command, one.shown, one.reason) for one in commands("$ srun x    # needs Slurm\\n$ y\\nsaid\\n")]
+    [('srun x', [], 'needs Slurm'), ('y', ['said'], None)]
+    """
+    typed = list[Typed]()
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            reason = REASON.search(line)
+            command = line[2 : reason.start() if reason else None].strip()
+            typed.append(Typed(command=command, shown=[], reason=reason[1] if reason else None))
+        elif typed:
+            typed[-1].shown.append(line)
+    return typed
+
+
+def masked(text: str) -> str:
+    """``text`` on one line, without what differs from run to run.
+
+    >>> masked("step 49.1 ms (1.80× to 1.86×) in runs/20261122T160657Z_train_a03345e4")
+    'step # (# to #) in runs/RUN'
+    """
+    text = text.replace(socket.gethostname(), "node1")
+    text = re.sub(r"\d{8}T\d{6}Z\w*", "RUN", text)
+    text = re.sub(r"\b(?=[a-f]*\d)[0-9a-f]{8,}\b", "HEX", text)
+    text = re.sub(r"[−+-]?\d[\d,.]*\d|[−+-]?\d", "#", text)
+    text = re.sub(r"#\s?(?:ns|µs|ms|s|pp|%|×|[kMG]?B(?:/s)?)(?![\w])", "#", text)
+    return " ".join(re.sub(r"─+|[•│]", " ", text).split())
+
+
+def fragments(shown: list[str]) -> list[str]:
+    """What has to be found again: the text between masked numbers, two words or more."""
+    cut = re.split(r"RUN|HEX|[#.:;,()…]+", masked("\n".join(shown)))
+    return list(dict.fromkeys(one for part in cut if len((one := part.strip(" ±–")).split()) > 1))
+
+
+def differences(shown: list[str], printed: str) -> list[str]:
+    """Fragments of a page that the command did not print; none where enough of them were found."""
+    wanted, actual = fragments(shown), masked(printed)
+    missing = [one for one in wanted if one not in actual]
+    return missing if len(missing) > (1 - LEAST_SHARE) * len(wanted) else []
+
+
+class Session:
+    """A shell in a folder, for one page."""
+
+    def __init__(self, folder: Path, page: str, text: str) -> None:
+        self.folder, self.page = folder, page
+        path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        plain = {"COLUMNS": "90", "NO_COLOR": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+        self.environment = {**os.environ, **plain, "PATH": path}
+        shutil.copytree(ROOT / "examples", folder / "examples")
+        for name in ("train.py", "cluster.toml"):
+            shutil.copy(ROOT / "examples" / name, folder)
+        (folder / "job.sh").write_text("torchrun --nproc-per-node 2 train.py\n", encoding="utf-8")
+        (folder / "pkg").mkdir()
+        (folder / "pkg" / "train.py").write_text(PROGRAM, encoding="utf-8")
+        if "traces/" in text:
+            self._traces()
+        if "photos/" in text or "imagenet/" in text or "packs/train" in text:
+            self._photos()
+        kept = max((ROOT / "tests" / "runs").iterdir())
+        for number, name in enumerate(KEPT_RUNS.get(page, [])):
+            shutil.copytree(kept, folder / name)
+            record = folder / name / "run.json"
+            run_id = json.loads(record.read_text("utf-8"))["id"]
+            renumbered = record.read_text("utf-8").replace(run_id, f"{run_id[:-2]}{number:02x}")
+            record.write_text(renumbered, encoding="utf-8")
+        for command in BEFORE.get(page, []):
+            self.run(command)
+
+    def _traces(self) -> None:
+        real = ROOT / "tests" / "traces" / "real"
+        for rank in (0, 1):
+            for target in (self.folder, self.folder / "traces"):
+                target.mkdir(exist_ok=True)
+                shutil.copy(real / f"sampled_rank-{rank}.json.gz", target / f"rank{rank}.json.gz")
+
+    def _photos(self) -> None:
+        image = pytest.importorskip("PIL.Image")
+        for folder in ("photos/train", "photos/val", "imagenet/train"):
+            for label in ("cat", "dog"):
+                (self.folder / folder / label).mkdir(parents=True)
+                for number in range(64):
+                    colour = (4 * number, 99, 200 if label == "cat" else 0)
+                    image.new("RGB", (96, 96), colour).save(self.folder / folder / label / f"{number}.jpg")
+
+    def run(self, command: str, *, is_shown: bool = False) -> str:
+        """Type one command; all that it prints. It fails where the command does."""
+        if command == "make demo":  # what the Makefile runs, without installing once more
+            command = "allpull demo"
+        if command in PRINTED:
+            return PRINTED[command]
+        typed = self.here(command, is_shown=is_shown)
+        columns = "80" if command == "allpull demo" else "90"
+        done = subprocess.run(
+            ["bash", "-c", typed],
+            cwd=self.folder,
+            env={**self.environment, "COLUMNS": columns},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=400,
+            check=False,
+        )
+        allowed = next((codes for start, codes in STATES.items() if command.startswith(start)), {0})
+        assert done.returncode in allowed, f"{self.page}: {typed} ended with {done.returncode}\n{done.stdout[-4000:]}"
+        printed = done.stdout.replace(f"{self.folder}/", "")
+        if command == "allpull demo":
+            PRINTED[command] = printed
+        return printed
+
+    def here(self, command: str, *, is_shown: bool) -> str:
+        """``command`` with the places of this folder, shortened where its output is not shown."""
+        command = command.replace("/scratch/me", str(self.folder))
+        if command.startswith("python "):
+            command = f"cd {shlex.quote(str(ROOT))} && {command}"
+        resumable = sorted(path.parent for path in self.folder.glob("runs/*/checkpoints"))
+        if "--resume" in command:
+            command = re.sub(r"--resume \S+", f"--resume {resumable[-1].relative_to(self.folder)}", command)
+        if command.startswith("allpull demo"):
+            command = f"{command} --no-open"
+        addition = next((text for start, text in SHORTER.items() if command.startswith(start)), "")
+        if "--resume" in command:  # one epoch more than the run that it goes on with
+            addition = addition.replace("epochs=1", "epochs=2")
+        is_set = addition.partition("=")[0] in command or "--list" in command
+        return command if is_shown or is_set else f"{command} {addition}"
+
+    def change(self, diff: str) -> None:
+        """Apply the lines of a diff to ``train.py``."""
+        program = self.folder / "train.py"
+        old = "".join(f"{line[1:]}\n" for line in diff.splitlines() if line.startswith("-"))
+        new = "".join(f"{line[1:]}\n" for line in diff.splitlines() if line.startswith("+"))
+        text = program.read_text("utf-8")
+        assert text.count(old) == 1, f"{self.page}: the lines that it changes are not in train.py"
+        program.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def with_commands() -> list[str]:
+    """The pages that show a command which is not left out."""
+    return [
+        page
+        for page in PAGES
+        for language, block in parts((ROOT / page).read_text("utf-8"))
+        if language == "console" and any(one.reason is None for one in commands(block))
+    ]
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+@pytest.mark.parametrize("page", dict.fromkeys(with_commands()))
+def test_commands_of_the_page_work_and_print_what_it_shows(page: str, tmp_path: Path) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    session = Session(tmp_path, page, text)
+    faults = list[str]()
+    for language, block in parts(text):
+        if language == "diff":
+            session.change(block)
+        elif language == "toml":
+            (tmp_path / "wide.toml").write_text(block, encoding="utf-8")
+        else:
+            for one in commands(block):
+                if one.reason is None:
+                    printed = session.run(one.command, is_shown=any(line.strip() for line in one.shown))
+                    faults += [f"{one.command}: {missing}" for missing in differences(one.shown, printed)]
+    assert not faults, f"{page} shows what was not printed; python benchmarks/proof.py --only own_script\n" + "\n".join(
+        faults
+    )
+
+
+def test_commands_that_are_left_out_say_why() -> None:
+    """A comment behind a command is a reason, so none is left out without one that this file knows how to read."""
+    comments = [
+        f"{page}: {line}"
+        for page in PAGES
+        for language, block in parts((ROOT / page).read_text("utf-8"))
+        if language == "console"
+        for line in block.splitlines()
+        if line.startswith("$ ") and re.search(r"\s#\s", line) and not REASON.search(line)
+    ]
+    assert not comments
+
+
+def test_comparison_sees_a_reworded_line_and_not_another_number(root: Path) -> None:
+    stored = json.loads((root / "benchmarks" / "results" / "own_script.json").read_text("utf-8"))["result"]
+    for one in stored["commands"]:
+        again = re.sub(r"\d", "7", "\n".join(one["lines"]))
+        assert not differences(one["lines"], again), one["command"]
+    explained = next(one["lines"] for one in stored["commands"] if "explain" in one["command"])
+    reworded = re.sub(r"\b(of|the|for|per|is)\b", "zz", "\n".join(explained))
+    assert differences(explained, reworded)
