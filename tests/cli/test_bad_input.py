@@ -69,7 +69,7 @@ def test_what_a_rank_would_miss_is_missed_before_any_starts(run_cli, tmp_path):
     done = run_cli("train", "fashion-mnist", "--set", f"data.path={tmp_path}/none", cwd=tmp_path)
     refused(done, "no Fashion-MNIST at", "hint: apt install dataset-fashion-mnist")
     done = run_cli("train", "digits", "--resume", "nowhere", cwd=tmp_path)
-    refused(done, "cannot resume from", "nowhere")
+    refused(done, "nowhere: no such file or directory")
     done = run_cli("train", "digits", "--set", "model.weights=nowhere.pt", cwd=tmp_path)
     refused(done, "allpull: model.weights: no file nowhere.pt", "hint: give a state_dict")
     assert list(tmp_path.iterdir()) == []

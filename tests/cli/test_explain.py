@@ -85,6 +85,18 @@ def test_against_a_reference_computation_is_compared(run_cli, kept):
     assert "global efficiency" in shown
 
 
+def test_a_reference_of_another_program_is_refused_and_an_edited_script_is_noted(run_cli, kept, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(kept, other)
+    record = json.loads((other / "run.json").read_text())
+    (other / "run.json").write_text(json.dumps({**record, "script_sha256": "0" * 64}))
+    edited = run_cli("explain", str(kept), "--reference", str(other), "--json")
+    assert edited.returncode == 0
+    assert json.loads(edited.stdout)["notes"][0].startswith("The script is not the same as in reference")
+    (other / "run.json").write_text(json.dumps({**record, "command": ["allpull", "run", "--", "unlike.py"]}))
+    refused(run_cli("explain", str(kept), "--reference", str(other)), "is of another program")
+
+
 def test_the_manual_names_every_rule(run_cli):
     done = run_cli("explain", "--rules")
     assert done.returncode == 0
@@ -109,10 +121,13 @@ def test_no_run_at_all_and_no_run_there(run_cli, tmp_path):
     refused(run_cli("explain", str(tmp_path)), "run.json")
 
 
-def test_a_folder_of_several_runs_names_one_of_them(run_cli, tmp_path):
+def test_of_a_folder_of_several_runs_it_takes_the_newest_as_watch_does_and_names_it(run_cli, tmp_path):
     for name in ("one", "two"):
         shutil.copytree(RUNS / "v1.1", tmp_path / name)
-    refused(run_cli("explain", str(tmp_path)), "2 runs", "and one is needed here", "two")
+    for verb in (("explain",), ("watch", "--once")):
+        done = run_cli(*verb, str(tmp_path))
+        assert done.returncode == 0
+        assert "two" in done.stderr.splitlines()[0]
     shutil.rmtree(tmp_path / "two")
     assert run_cli("explain", str(tmp_path)).returncode == 0
 

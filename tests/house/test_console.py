@@ -1,7 +1,7 @@
 """Every command that a page shows is typed here, in the order of the page, and what the page prints of it is compared.
 
 A page is a session in a folder of its own. A command is left out only where a comment behind it says why, to the reader
-as well: ``# needs Slurm``, ``# takes an hour``. Trainings whose output is not shown are cut to one epoch. Where output
+as well: ``# needs Slurm``, ``# takes an hour``. Trainings whose output is not shown are cut to two epochs. Where output
 is shown, numbers, ids, hosts and paths are masked, and what lies between them is looked up in what was printed.
 """
 
@@ -30,8 +30,8 @@ LEAST_SHARE = 0.75
 STATES = {"allpull doctor": {0, 3}, "allpull compare": {0, 3}}
 """Exit codes that state a result and are no failure."""
 SHORTER = {
-    "allpull train": "--set train.epochs=1",
-    "allpull demo": "--set train.epochs=1",
+    "allpull train": "--set train.epochs=2",
+    "allpull demo": "--set train.epochs=2",
 }
 """What a command gets in addition where its output is not shown and it does not set the same itself."""
 KEPT_RUNS = {
@@ -207,7 +207,7 @@ class Session:
             command = f"{command} --no-open"
         addition = next((text for start, text in SHORTER.items() if command.startswith(start)), "")
         if "--resume" in command:  # one epoch more than the run that it goes on with
-            addition = addition.replace("epochs=1", "epochs=2")
+            addition = addition.replace("epochs=2", "epochs=3")
         is_set = addition.partition("=")[0] in command or "--list" in command
         return command if is_shown or is_set else f"{command} {addition}"
 

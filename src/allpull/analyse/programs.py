@@ -37,6 +37,7 @@ DECIDING_WORDS = frozenset(("model", "data", "dataset", "norm"))
 """Words in names of options that decide what a sample costs, whatever else the name says."""
 
 DIGEST_CHARACTERS = 8
+CONTENTS = "contents"  # of the script, among the facts of a program
 _WORD = re.compile(r"[a-z]+")
 
 
@@ -52,6 +53,11 @@ class Program:
         """Whether both train the same: what one of them does not state counts as equal only for imported traces."""
         return (self.kind, self.work) == (other.kind, other.work)
 
+    def is_edited(self, other: Program) -> bool:
+        """Whether both are the same program with the same options, but the script was edited in between."""
+        own, others = ({name: value for name, value in one.work.items() if name != CONTENTS} for one in (self, other))
+        return self.kind == other.kind and own == others and not self.is_same(other)
+
 
 def program(record: RunRecord) -> Program:
     """The program of a run."""
@@ -63,7 +69,7 @@ def program(record: RunRecord) -> Program:
     if not command.program:
         return Program(kind="import", name="imported traces")
     work |= {name: value for name, value in command.options.items() if not _is_neutral(name)}
-    work |= {"program": command.program, "contents": (record.script_sha256 or "")[:DIGEST_CHARACTERS]}
+    work |= {"program": command.program, CONTENTS: (record.script_sha256 or "")[:DIGEST_CHARACTERS]}
     return Program(kind="run", name=command.program, work=work)
 
 

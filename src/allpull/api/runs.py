@@ -112,6 +112,7 @@ class Run:
 
         Raises:
             RunDirError: a reference cannot be read.
+            BadInput: a reference is of another program.
         """
         from allpull.api.explanation import explain_run  # noqa: PLC0415  only what explains loads the rules
 

@@ -46,7 +46,7 @@ def explain(
 
     Raises:
         RunDirError: one of them cannot be read.
-        BadInput: no run was given.
+        BadInput: no run was given, or a reference is of another program.
     """
     given = [run.aligned for run in as_runs(runs, skip_damaged=skip_damaged)]
     if not given:

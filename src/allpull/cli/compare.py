@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from allpull.cli import completion
 from allpull.cli.options import AsJson, SkipDamaged
 from allpull.cli.say import answer, note, show_result
 from allpull.cli.verb import Verb
@@ -27,11 +28,14 @@ Before = Annotated[
         help="Runs before, or folders of them. Without --with: one before and one after.",
         metavar="BEFORE…",
         show_default=False,
+        autocompletion=completion.runs,
     ),
 ]
 After = Annotated[
     list[Path] | None,
-    typer.Option("--with", metavar="AFTER…", help="Runs after: everything up to the next option."),
+    typer.Option(
+        "--with", metavar="AFTER…", help="Runs after: everything up to the next option.", autocompletion=completion.runs
+    ),
 ]
 FailIf = Annotated[
     list[str] | None,

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from allpull.cli.options import EnvSets, Out, RecordedSteps, Trace, own_command, step_options, trace_options
+from allpull.cli import completion
+from allpull.cli.options import EnvSets, Out, RecordedSteps, Trace, newest_run, own_command, step_options, trace_options
 from allpull.cli.say import answer, note
 
 EXAMPLE = 'eval "$(allpull env --out runs)"'
@@ -26,6 +27,7 @@ def env(  # noqa: PLR0917  one parameter an option, called by typer alone
             "--finish",
             metavar="RUN",
             help="Close a run that these lines opened, or the run of a Slurm job whose launcher is gone.",
+            autocompletion=completion.runs,
         ),
     ] = None,
     code: Annotated[int, typer.Option("--code", help="With --finish: the exit code of the script.")] = 0,
@@ -38,6 +40,8 @@ def env(  # noqa: PLR0917  one parameter an option, called by typer alone
     from allpull.launch.command import env_script  # noqa: PLC0415
     from allpull.launch.slurm import close_run  # noqa: PLC0415
 
+    if finish is not None and not finish.exists():
+        finish = newest_run(finish)
     if finish is not None and close_run.of_slurm(finish):
         record = close_run.close(finish)
         note(f"{finish}: {record.status}" + (f", {record.exit.describe()}" if record.exit and record.exit.code else ""))

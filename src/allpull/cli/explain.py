@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from allpull.cli.options import AsJson, SkipDamaged
+from allpull.cli import completion
+from allpull.cli.options import AsJson, SkipDamaged, newest_run
 from allpull.cli.say import answer, show_result
 from allpull.errors import BadInput
 from allpull.report.printable import inert_json
@@ -19,7 +20,15 @@ EXAMPLE = (
 
 NO_STEP = 4  # exit code of a run without a recorded step: there is nothing to explain
 
-Run = Annotated[Path | None, typer.Argument(help="Run directory.", metavar="RUN", show_default=False)]
+Run = Annotated[
+    Path | None,
+    typer.Argument(
+        help="Run directory, or a folder of them: the newest.",
+        metavar="RUN",
+        show_default=False,
+        autocompletion=completion.runs,
+    ),
+]
 References = Annotated[
     list[Path] | None,
     typer.Option(
@@ -27,10 +36,16 @@ References = Annotated[
         metavar="RUN",
         help="A run of the same training on another number of ranks; may be given several times. "
         "Efficiency is measured against the one with the fewest ranks.",
+        autocompletion=completion.runs,
     ),
 ]
 Rules = Annotated[bool, typer.Option("--rules", help="List all rules, one per line, and stop.")]
-Rule = Annotated[str | None, typer.Option("--rule", metavar="SLUG", help="Print the manual of one rule and stop.")]
+Rule = Annotated[
+    str | None,
+    typer.Option(
+        "--rule", metavar="SLUG", help="Print the manual of one rule and stop.", autocompletion=completion.rules
+    ),
+]
 
 
 def explain(  # noqa: PLR0917  typer reads the options
@@ -53,7 +68,8 @@ def explain(  # noqa: PLR0917  typer reads the options
         raise BadInput("no run is named", hint="allpull explain RUN; or --rules for what can be found")
     from allpull.api.runs import open_run  # noqa: PLC0415  polars is not needed for --help
 
-    opened, *references = [open_run(one, skip_damaged=skip_damaged) for one in (run, *(reference or ()))]
+    chosen = newest_run(run)
+    opened, *references = [open_run(one, skip_damaged=skip_damaged) for one in (chosen, *(reference or ()))]
     result = opened.explain(references)
     if as_json:
         answer(inert_json(result.model_dump_json(by_alias=True, indent=1)))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from allpull.cli import completion
 from allpull.cli.options import AsJson
 from allpull.cli.say import answer, show_result
 
@@ -16,7 +17,12 @@ EXAMPLE = "allpull ls runs"
 def ls(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(help="Run directories, or folders of them. [default: runs]", metavar="RUN…", show_default=False),
+        typer.Argument(
+            help="Run directories, or folders of them. [default: runs]",
+            metavar="RUN…",
+            show_default=False,
+            autocompletion=completion.runs,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

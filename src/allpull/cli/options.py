@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from allpull.cli import completion
 from allpull.cli.say import answer, note
 from allpull.errors import BadInput
 
@@ -21,13 +22,21 @@ if TYPE_CHECKING:
 _PAIR = re.compile(r"(every|steps|first)=([0-9]{1,12})")
 _RANGE = re.compile(r"([0-9]{0,18}):([0-9]{0,18})")
 
-Runs = Annotated[list[Path], typer.Argument(help="Run directories, or folders of them.", metavar="RUN…")]
+Runs = Annotated[
+    list[Path],
+    typer.Argument(help="Run directories, or folders of them.", metavar="RUN…", autocompletion=completion.runs),
+]
 SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Skip damaged lines, and count them.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the run directory.")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change one option of the recipe, such as train.epochs=3."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Change one option of the recipe, such as train.epochs=3.",
+        autocompletion=completion.keys,
+    ),
 ]
 CommandSets = Annotated[
     list[str] | None,
@@ -35,11 +44,17 @@ CommandSets = Annotated[
         "--set",
         metavar="KEY=VALUE",
         help="Set one option, such as observe.counters=false; with -n also launch.threads=4.",
+        autocompletion=completion.command_keys,
     ),
 ]
 EnvSets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Set one option, such as observe.counters=false."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Set one option, such as observe.counters=false.",
+        autocompletion=completion.script_keys,
+    ),
 ]
 ProbeSets = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set one option, such as launch.hosts=2.")
@@ -115,6 +130,21 @@ def step_options(text: str | None) -> list[str]:
     step_range(text, "records")
     ends = text.strip().split(":")
     return [f"watch.{name}={int(end)}" for name, end in zip(("first_step", "last_step"), ends, strict=True) if end]
+
+
+def newest_run(place: Path) -> Path:
+    """The run at ``place``, or the newest of a folder, which is then named on stderr.
+
+    Raises:
+        RunDirError: there is none, or the name fits several.
+    """
+    from allpull.rundir.read.places import find_runs, newest  # noqa: PLC0415  not needed for --help
+
+    runs = find_runs(place)
+    chosen = newest(runs)
+    if len(runs) > 1:
+        note(f"{chosen.name}, the newest of {len(runs):,} runs")
+    return chosen
 
 
 def own_command() -> list[str]:

@@ -7,13 +7,17 @@ from typing import Annotated
 
 import typer
 
+from allpull.cli import completion
 from allpull.cli.say import note
 
 EXAMPLE = "allpull rename latest baseline"
 
 
 def rename(
-    run: Annotated[Path, typer.Argument(help="Run directory, or what a run is called.", metavar="RUN")],
+    run: Annotated[
+        Path,
+        typer.Argument(help="Run directory, or what a run is called.", metavar="RUN", autocompletion=completion.runs),
+    ],
     name: Annotated[str, typer.Argument(help="Its new name.", metavar="NAME")],
 ) -> None:
     """Give a run a name. Its directory and id stay as they are."""

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from allpull.cli import completion
 from allpull.cli.options import (
     AsJson,
     DryRun,
@@ -26,7 +27,13 @@ from allpull.errors import BadInput
 EXAMPLE = "allpull train digits -n 2 --set train.epochs=3"
 
 Recipe = Annotated[
-    str | None, typer.Argument(metavar="RECIPE", help="Name of a recipe, or a TOML file.", show_default=False)
+    str | None,
+    typer.Argument(
+        metavar="RECIPE",
+        help="Name of a recipe, or a TOML file.",
+        show_default=False,
+        autocompletion=completion.recipes,
+    ),
 ]
 Ranks = Annotated[int | None, typer.Option("-n", "--ranks", help="Ranks, one process each. [default: the recipe's]")]
 Launch = Annotated[
@@ -39,7 +46,10 @@ Launch = Annotated[
     ),
 ]
 Resume = Annotated[
-    Path | None, typer.Option("--resume", metavar="RUN", help="Continue from the last checkpoint of this run.")
+    Path | None,
+    typer.Option(
+        "--resume", metavar="RUN", help="Continue from the last checkpoint of this run.", autocompletion=completion.runs
+    ),
 ]
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allpull.cli.options import AsJson
+from allpull.cli import completion
+from allpull.cli.options import AsJson, newest_run
 from allpull.cli.say import answer, note, show_result
 from allpull.report.printable import inert_json
 
@@ -24,7 +25,12 @@ EXAMPLE = "allpull watch runs"
 
 
 def watch(  # noqa: PLR0917  one parameter an option, called by typer alone
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run directory, or a folder of them: the newest.")],
+    run: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RUN", help="Run directory, or a folder of them: the newest.", autocompletion=completion.runs
+        ),
+    ],
     once: Annotated[bool, typer.Option("--once", help="Print one snapshot and stop.")] = False,
     as_json: AsJson = False,
     interval: Annotated[
@@ -51,7 +57,7 @@ def watch(  # noqa: PLR0917  one parameter an option, called by typer alone
 
     from allpull.report.terminal.watch import page  # noqa: PLC0415
 
-    directory = _newest(run)
+    directory = newest_run(run)
     if as_json or once:
         result = _look(directory, stacks=stacks)
         if as_json:
@@ -105,12 +111,6 @@ def _note_failure(directory: Path) -> None:
     exit_ = read_record(directory).exit
     if exit_ is not None and exit_.code:
         note(f"allpull: {exit_.describe()}")
-
-
-def _newest(path: Path) -> Path:
-    from allpull.rundir.read.places import find_runs, newest  # noqa: PLC0415  not needed for --help
-
-    return newest(find_runs(path))
 
 
 def _look(directory: Path, *, stacks: bool) -> WatchResult:

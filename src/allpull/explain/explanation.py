@@ -61,7 +61,6 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
     window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
     windows = [(one.data, record_window(one)) for one in references]
     compared = [(data, other) for data, other in windows if isinstance(other, Window)]
-    others = [other_run(data, other) for data, other in compared]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
     charged = blame(window)
     networks = ddp_settings(run)
@@ -71,7 +70,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         network,
         blame=charged,
         first=first_batches(aligned, window),
-        other_runs=[other for other in others if other is not None],
+        other_runs=[one for data, other in compared if (one := other_run(data, other)) is not None],
         no_exchange=aligned.no_exchange,
         has_epochs=epochs(run) > 0,
         stalls=stalls_of(run, window.steps),

@@ -27,9 +27,12 @@ from allpull.rundir.read.headers import USER_STARTED
 from allpull.schema.run import RunRecord
 from allpull.schema.spec import RunSpec, to_plain
 
-RANK_OPTIONS = ("launch", "ssh", "slurm", "container")  # parts of a specification that need -n
+RANK_OPTIONS = ("launch", "ssh", "slurm", "kubernetes", "container")  # parts of a specification that need -n
 TRAINER_OPTIONS = ("data", "model", "train")
-SETTABLE = "options here: observe.… and watch.…; with a number of ranks (-n) also launch.…, ssh.…, slurm.…, container.…"
+SETTABLE = (
+    "options here: observe.… and watch.…; with a number of ranks (-n) also launch.…, ssh.…, slurm.…, kubernetes.…, "
+    "container.…"
+)
 NO_RANKS = "omit the number of ranks (-n), and the command runs unchanged"
 OTHER_TORCH = "with the torch of another environment, run torchrun --nproc-per-node N train.py from there, without -n"
 
@@ -88,7 +91,7 @@ def resolve(request: CommandRequest, *, notify: Notify = lambda _: None) -> Obse
     if not all(word.isascii() or word.isprintable() for word in command):
         raise BadInput("the command has bytes that are not UTF-8, or unprintable characters", hint=NO_RANKS)
     choose(spec.launch.launcher)
-    here = not spec.launch.launcher.startswith("ssh")
+    here = not spec.launch.launcher.startswith(("ssh", "kubernetes"))
     return ObservedCommand(command=command, program=as_rank(command, check_files=here), spec=spec)
 
 

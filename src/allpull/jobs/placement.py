@@ -17,6 +17,7 @@ HERE = ("local", "rehearse")
 """Launchers whose ranks use the devices and files of this machine."""
 
 NO_RESTARTS = {
+    "kubernetes": "a job of several pods fails as a whole when one of them does",
     "mpi": "an MPI job ends as a whole when one of its ranks does",
     "rehearse": "a rank that fails on a virtual cluster ends the job, as a planted fault should",
 }

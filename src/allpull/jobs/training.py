@@ -14,6 +14,7 @@ from allpull.jobs.placement import Notify, check_restarts, check_submittable, is
 from allpull.launch.job import Job, prepare, prospect
 from allpull.launch.launcher import choose
 from allpull.launch.slurm.launcher import prepare_script
+from allpull.rundir.read.places import find_runs
 from allpull.schema.spec import RunSpec
 from allpull.train.models import LIBRARIES, MODELS
 
@@ -76,7 +77,10 @@ def check_inputs(spec: RunSpec) -> None:
 
 
 def _overrides(request: TrainingRequest) -> list[str]:
-    resume = request.resume and request.resume.resolve()
+    resume = request.resume
+    if resume is not None:
+        (resume,) = [resume] if resume.exists() else find_runs(resume)  # a name is that of one run
+        resume = resume.resolve()
     given = {"launch.ranks": request.ranks, "launch.launcher": request.launcher, "train.resume": resume}
     return [f"{key}={value}" for key, value in given.items() if value is not None]
 

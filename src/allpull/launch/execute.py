@@ -20,6 +20,7 @@ from allpull.launch.running import Running
 from allpull.rundir import layout
 from allpull.rundir.read.headers import USER_STARTED, rank_files, with_recorded_ranks
 from allpull.rundir.run_record import close_record, write_record, write_script
+from allpull.rundir.tidy import tidy
 from allpull.schema.run import Exit, RunRecord, Status
 
 LOOK_EVERY_S = 0.2
@@ -145,6 +146,7 @@ class _Runs:
         self._final[place] = _changed(run, status=status, exit=exit_, ended_utc=now, **ending)
         try:
             close_record(run.directory, self._final[place])
+            tidy(run.directory, self._final[place])
         except (OSError, RunDirError) as error:
             if run.program is None and exit_.code == 0:
                 raise

@@ -39,6 +39,9 @@ RECORDED_VARIABLES = (
 WARNED = 128 + signal.SIGUSR1
 """The exit code of a job whose ranks stopped at a warning (``train.preemption``): as if the signal had ended it."""
 
+PLANNED_ONLY = ("kubernetes",)
+"""Launchers that write what another program submits."""
+
 Kind = Literal["train", "run", "probe", "rehearse"]
 
 
@@ -109,8 +112,13 @@ def prepare(
     For a Slurm array (``slurm.array``), the same for each of its runs.
 
     Raises:
-        BadInput: the directory cannot be made or written, or the array does not parse.
+        BadInput: the directory cannot be made or written, the array does not parse, or the launcher starts nothing.
     """
+    if spec.launch.launcher.partition(":")[0] in PLANNED_ONLY:
+        raise BadInput(
+            f"launcher {spec.launch.launcher} starts nothing: it writes a manifest",
+            hint="add --dry-run, and pipe what it prints into: kubectl create -f -",
+        )
     try:
         str(out).encode()
     except UnicodeEncodeError:

@@ -37,6 +37,7 @@ LAUNCHERS = Table(
     kind="launcher",
     group="allpull.launchers",
     builtin={
+        "kubernetes": "allpull.launch.kubernetes.launcher:Kubernetes",
         "local": "allpull.launch.local:Local",
         "mpi": "allpull.launch.mpi:Mpi",
         "slurm": "allpull.launch.slurm.launcher:Slurm",

@@ -24,7 +24,9 @@ class LaunchSpec:
     """How ranks are started."""
 
     launcher: str = option(
-        "auto", "where ranks run: local, ssh:HOSTS, slurm, mpi or rehearse:CLUSTER.toml; auto: what this machine offers"
+        "auto",
+        "where ranks run: local, ssh:HOSTS, slurm, mpi, kubernetes:KIND or rehearse:CLUSTER.toml; auto: what this"
+        " machine offers",
     )
     ranks: int = option(1, "ranks, one process each", ge=1, le=65536)
     hosts: int = option(1, "hosts, each with the same number of ranks", ge=1, le=65536)
@@ -78,6 +80,21 @@ class SlurmSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSpec:
+    """What a manifest of Kubernetes asks for; a host is a pod. Empty: not requested."""
+
+    image: str = option("", "image with torch, allpull and the program")
+    claim: str = option("", "persistent volume claim for run directories, which all pods can write")
+    mount: str = option("/runs", "folder in the pods where that volume is mounted")
+    namespace: str = option("", "namespace of the job; empty: that of kubectl")
+    cpus: str = option("", "CPUs of a host, such as 16")
+    memory: str = option("", "memory of a host, such as 64Gi")
+    gpus: int = option(0, "accelerators of a host", ge=0, le=1024)
+    gpu_resource: str = option("nvidia.com/gpu", "name of the accelerators as a resource")
+    runtime: str = option("torch-distributed", "training runtime of a TrainJob")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
     """The container that ranks run in; none without an image."""
 
@@ -123,6 +140,7 @@ class RunSpec:
     launch: LaunchSpec = field(default_factory=LaunchSpec)
     ssh: SshSpec = field(default_factory=SshSpec)
     slurm: SlurmSpec = field(default_factory=SlurmSpec)
+    kubernetes: KubernetesSpec = field(default_factory=KubernetesSpec)
     container: ContainerSpec = field(default_factory=ContainerSpec)
     observe: ObserveSpec = field(default_factory=ObserveSpec)
     watch: WatchSpec = field(default_factory=WatchSpec)

@@ -22,6 +22,7 @@ from allpull.rundir import layout, safe_open
 from allpull.rundir.read.lenient import file_names, log_tail
 from allpull.rundir.read.unfinished import QUEUED, job_number
 from allpull.rundir.run_record import close_record, read_record
+from allpull.rundir.tidy import tidy
 from allpull.schema.run import RunRecord
 
 LOOK_EVERY_S = 0.2
@@ -58,6 +59,7 @@ def close(directory: Path, code: int | None = None) -> RunRecord:
     closed = record.model_copy(update={**changes, "job": number, "versions": versions_of(record, decided)})
     try:
         close_record(root, closed)
+        tidy(root, closed)
     except OSError as error:
         raise BadInput(f"{where}: {error.strerror or error}", hint="is there room on the disk?") from error
     return closed

@@ -1,0 +1,1 @@
+"""Manifests of Kubernetes jobs: printed to be applied by kubectl; nothing is submitted from here."""

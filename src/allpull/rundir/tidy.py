@@ -1,0 +1,28 @@
+"""Remove the files that only a running job needs: on a cluster, files are as scarce as bytes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from allpull.rundir import layout, safe_open
+from allpull.rundir.read.headers import rank_headers
+from allpull.rundir.read.processes import boot_id, is_alive
+from allpull.schema.run import RunRecord
+
+
+def tidy(directory: Path, record: RunRecord) -> None:
+    """Remove the start-up hook (80 files), and of a job that completed what its ranks did last, and empty logs.
+
+    Everything stays while a rank still runs here, and may import from the hook.
+    """
+    root, here = safe_open.checked_directory(directory), boot_id()
+    if any(rank.pid and rank.boot_id == here and is_alive(rank.pid) for rank in rank_headers(root)):
+        return
+    shutil.rmtree(root / layout.HOOK, ignore_errors=True)
+    if record.status != "completed":
+        return
+    shutil.rmtree(root / layout.LIVE, ignore_errors=True)
+    for log in (root / layout.LOGS).glob(f"*{layout.LOG_ENDING}"):
+        if log.lstat().st_size == 0:
+            log.unlink(missing_ok=True)
