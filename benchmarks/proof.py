@@ -56,6 +56,11 @@ MEASUREMENTS = (
         script="replay_speed.py",
         about="playing 1,024 ranks x 1,000 steps x 8 buckets again, and their efficiency tree (half a minute)",
     ),
+    Measurement(
+        name="checksum_cost",
+        script="checksum_cost.py",
+        about="what comparing each record of a pack with its checksum costs the first epoch (two minutes)",
+    ),
     Measurement(name="read_rate", script="read_rate.py", about="reading 1,000,000 step records (a minute)"),
     Measurement(
         name="scale",
@@ -126,6 +131,12 @@ MEASUREMENTS = (
         script="identical_runs.py",
         arguments=("--runs", "22", "--slowed", "5"),
         about="false alarms of `allpull compare` on identical runs, and a planted slow-down (ten minutes)",
+    ),
+    Measurement(
+        name="kill_trials",
+        script="kill_trials.py",
+        arguments=("--trials", "6"),
+        about="random signals to train, run and pack, and damaged checkpoints (ten minutes; two hours with 100 trials)",
     ),
     Measurement(
         name="fuzz_importers",

@@ -7,6 +7,7 @@ from typing import Any
 
 from allpull.config.load import recipes
 from allpull.data.loader import open_feed
+from allpull.report.printable import inert_json
 from allpull.schema.base import tag
 
 
@@ -20,7 +21,7 @@ def listing(*, recipes: bool, models: bool, data: bool, as_json: bool) -> str:
     if data:
         lists["data"] = [{"name": name} for name in open_feed.known()]
     if as_json:
-        return json.dumps({"schema": tag("list"), **lists}, indent=1)
+        return inert_json(json.dumps({"schema": tag("list"), **lists}, indent=1))
     return "\n".join("  ".join(_columns(item)).rstrip() for items in lists.values() for item in items)
 
 

@@ -17,6 +17,7 @@ from allpull.cli.say import answer, note
 from allpull.cli.verb import Verb, VerbGroup, example
 from allpull.errors import AllpullError
 from allpull.kernel import usable_cpus
+from allpull.report.printable import inert_json
 from allpull.units import counted, parse_bytes, show_bytes, show_count, show_spread, show_time
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ def info(directory: Directory, as_json: AsJson = False) -> None:
     from allpull.data.pack.info import describe, lines  # noqa: PLC0415
 
     description = describe(directory)
-    answer(json.dumps(description, indent=1) if as_json else "\n".join(lines(description)))
+    answer(inert_json(json.dumps(description, indent=1)) if as_json else "\n".join(lines(description)))
 
 
 @pack.command(cls=Verb, epilog=example("allpull pack verify packs/train"))
@@ -159,7 +160,7 @@ def verify(directory: Directory, workers: Workers = None, as_json: AsJson = Fals
             progress=lambda shards, of: progress(shards, of, 0),
         )
     if as_json:
-        answer(json.dumps({"schema": "allpull/pack-verify/1.0", **asdict(done)}, indent=1))
+        answer(inert_json(json.dumps({"schema": "allpull/pack-verify/1.0", **asdict(done)}, indent=1)))
     else:
         shown = [*done.listed[:SHOWN_FAULTS]]
         more = done.faults - len(shown)

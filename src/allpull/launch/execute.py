@@ -19,7 +19,7 @@ from allpull.launch.outcome import outcome, versions_of
 from allpull.launch.running import Running
 from allpull.rundir import layout
 from allpull.rundir.read.headers import USER_STARTED, rank_files, with_recorded_ranks
-from allpull.rundir.run_record import seal, write_record, write_script
+from allpull.rundir.run_record import close_record, write_record, write_script
 from allpull.rundir.tidy import tidy
 from allpull.schema.run import Exit, RunRecord, Status
 
@@ -144,19 +144,25 @@ class _Runs:
         run, now = self.all[place], f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         ending = {"hosts": [host.host for host in ended], "versions": versions_of(run.record, ended)}
         self._final[place] = _changed(run, status=status, exit=exit_, ended_utc=now, **ending)
-        self._write(run, self._final[place])
+        try:
+            close_record(run.directory, self._final[place])
+            tidy(run.directory, self._final[place])
+        except (OSError, RunDirError) as error:
+            if run.program is None and exit_.code == 0:
+                raise
+            self._not_written(run, error)  # what ended the job comes first: often it is the same disk
 
     def _write(self, run: Job, record: RunRecord) -> None:
         try:
-            if record.exit is not None:
-                seal(run.directory, record)
-                tidy(run.directory, record)
             write_record(run.directory, record)
-        except (OSError, RunDirError) as error:
+        except OSError as error:
             if run.program is None:
                 raise
-            reason = getattr(error, "strerror", None) or error
-            self.say(f"allpull: {layout.RUN_JSON} is not up to date: {reason}")
+            self._not_written(run, error)
+
+    def _not_written(self, run: Job, error: OSError | RunDirError) -> None:
+        reason = getattr(error, "strerror", None) or error
+        self.say(f"allpull: {run.directory / layout.RUN_JSON} is not up to date: {reason}")
 
 
 def _cancel(running: Running | None, grace_s: float) -> None:

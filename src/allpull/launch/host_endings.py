@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from allpull.observe import scratch
 from allpull.observe.versions import PACKAGES
 from allpull.rundir import layout, redact
 from allpull.rundir.read.endings import AgentEnding, agent_ending, agent_endings, last_exception
 from allpull.rundir.read.headers import rank_header
 from allpull.rundir.read.lenient import log_tail
+from allpull.schema.events import Raised
 
 _RAISED = re.compile(r"([\w.]*(Error|Exception)\b|terminate called|what\(\): |Fatal Python error)")
 """How the line begins in which Python, or the C++ library, says why it ends a process."""
@@ -52,13 +54,16 @@ class HostEnding:
     versions: Mapping[str, str | None] = field(default_factory=dict)
 
 
-def read_host_ending(directory: Path, host: str, code: int) -> HostEnding:
+def read_host_ending(directory: Path, host: str, code: int, *, private: str = "") -> HostEnding:
     """How the ranks of ``host`` ended in run directory ``directory``.
 
     ``host`` is the agent's ``--name``, ``code`` the agent's exit code. An agent that was killed wrote nothing else; one
-    that failed itself, at a limit of its memory say, left the reason in its log.
+    that failed itself, at a limit of its memory say, left the reason in its log. ``private``: the folder of the job on
+    that host, if it is this one: the agent writes there if the run directory takes no more.
     """
     ending = agent_ending(directory, host)
+    if ending is None and scratch.is_ours(private):
+        ending = agent_ending(Path(private).resolve(), host, file=scratch.ENDING)
     if ending is not None:
         return _host_ending(directory, ending, host, code)
     logs = (layout.AGENT_LOG, layout.agent_log(host), layout.torch_log(host))  # where its errors go, by launcher
@@ -101,15 +106,18 @@ def endings_from_ranks(
 
 
 def _host_ending(directory: Path, ending: AgentEnding, host: str, code: int) -> HostEnding:
-    failures = (failure_of(directory, rank, host, exit_code=exit_) for rank, exit_ in ending.exit_codes.items())
+    failures = (
+        failure_of(directory, rank, host, exit_code=exit_, raised=ending.raised.get(rank))
+        for rank, exit_ in ending.exit_codes.items()
+    )
     versions = {name: ending.versions[name] for name in ("python", *PACKAGES) if name in ending.versions}
     reason = None if ending.reason is None else redact.text(ending.reason)[0]
     return HostEnding(host=host, code=code, failures=tuple(failures), reason=reason, versions=versions)
 
 
-def failure_of(directory: Path, rank: int, host: str, *, exit_code: int) -> RankFailure:
-    """The failure of ``rank`` on ``host``, with the exception that it recorded, if any."""
-    raised, header = last_exception(directory, rank), rank_header(directory, rank)
+def failure_of(directory: Path, rank: int, host: str, *, exit_code: int, raised: Raised | None = None) -> RankFailure:
+    """The failure of ``rank`` on ``host``, with the exception that it recorded, if any, or that is in ``raised``."""
+    raised, header = last_exception(directory, rank) or raised, rank_header(directory, rank)
     return RankFailure(
         rank=rank,
         host=host,

@@ -23,7 +23,7 @@ from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
 from allpull.rundir.job_file import SECRETS_VARIABLE, JobFile
 from allpull.rundir.read.headers import USER_STARTED
-from allpull.rundir.run_record import redacted, redacted_tree, write_record
+from allpull.rundir.run_record import redacted, redacted_tree, write_record, write_reserve
 from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
@@ -162,6 +162,7 @@ def _written(job: Job) -> Job:
         whole_file(str(job.directory / layout.SECRETS), job.secrets)  # nobody hands them our environment
     if job.program is not None:
         install_hook(str(job.directory))
+    write_reserve(job.directory)
     return job
 
 

@@ -60,8 +60,10 @@ class LocalJob(Running):
         if code is None:
             return None
         host = socket.gethostname()
-        scratch.remove(scratch.path_of(str(self._job.directory), host))  # of an agent that was killed
-        return [read_host_ending(self._job.directory, host, code)]
+        private = scratch.path_of(str(self._job.directory), host)
+        ending = read_host_ending(self._job.directory, host, code, private=private)
+        scratch.remove(private)  # also of an agent that was killed
+        return [ending]
 
     def warn(self) -> bool:
         """Have the ranks write a checkpoint and stop; the agent passes the signal on, and gives them the grace time."""

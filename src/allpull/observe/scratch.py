@@ -14,6 +14,10 @@ import tempfile
 import time
 
 PREFIX = "allpull-"
+ENDING = "ended.json"
+"""How the ranks of the host ended, where the run directory takes no more files."""
+RAISED = "allpull"
+"""Key of our exception event in the error file that torch's agent gives a rank."""
 ATTEMPTS, PAUSE_S = 20, 0.1  # to remove a folder in which processes that are being ended still write
 
 
@@ -38,17 +42,22 @@ def make(directory: str, host: str) -> str:
     return path
 
 
+def is_ours(path: str) -> bool:
+    """Whether ``path`` is a folder, no link, that belongs to this user."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+
+
 def remove(path: str) -> None:
     """Remove a folder of ours; a link, or what belongs to somebody else, is left alone.
 
     Ranks whose agent was killed may still write there for a moment.
     """
     for _ in range(ATTEMPTS):
-        try:
-            status = os.lstat(path)
-        except OSError:
-            return
-        if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
+        if not is_ours(path):
             return
         shutil.rmtree(path, ignore_errors=True)
         if not os.path.lexists(path):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout, redact, safe_open
 from allpull.rundir.job_file import JobFile
-from allpull.rundir.write import SCRATCH, whole_file, whole_json
+from allpull.rundir.write import SCRATCH, replaced_file, whole_file, whole_json
 from allpull.schema.run import RunRecord
 
 MAX_BYTES = 16 << 20
+RESERVE_BYTES = 16 << 10  # the record, the job file and the script of a job take about ten thousand
 
 
 def read_record(directory: Path) -> RunRecord:
@@ -86,14 +88,33 @@ def redacted_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
     return clean, count
 
 
-def seal(directory: Path, record: RunRecord) -> None:
-    """Remove what only the running job needed: its secrets, and checkpoints that were never finished.
+def write_reserve(directory: Path) -> None:
+    """Set ``RESERVE_BYTES`` of the disk aside, for the end of the job.
 
     Raises:
-        RunDirError: the job file cannot be read.
+        OSError: as ``write_record``.
+    """
+    with replaced_file(str(directory / layout.RESERVE)) as file:
+        file.write(os.urandom(RESERVE_BYTES))  # zeros would take no room where the file system compresses
+
+
+def close_record(directory: Path, record: RunRecord) -> None:
+    """Write the final ``record``, and remove what only the running job needed: secrets, unfinished checkpoints.
+
+    Raises:
+        RunDirError: the job file cannot be read; the record is written.
         OSError: as ``write_record``.
     """
     root = safe_open.checked_directory(directory)
+    (root / layout.RESERVE).unlink(missing_ok=True)
+    (root / layout.SECRETS).unlink(missing_ok=True)
+    for unfinished in (root / layout.CHECKPOINTS).glob(f"*{SCRATCH}"):  # of a rank that was killed as it wrote
+        unfinished.unlink(missing_ok=True)
+    write_record(root, record)
+    _seal(root, record)
+
+
+def _seal(root: Path, record: RunRecord) -> None:
     blob = safe_open.read_whole(root, layout.SPEC, MAX_BYTES)
     try:
         job = JobFile.from_plain(safe_open.parsed(blob))
@@ -102,8 +123,5 @@ def seal(directory: Path, record: RunRecord) -> None:
             f"{safe_open.shown_path(root)}/{layout.SPEC}: {error}", hint="the job file was changed while the job ran"
         ) from error
     job.sealed(record.spec).write(str(root / layout.SPEC))
-    (root / layout.SECRETS).unlink(missing_ok=True)
-    for unfinished in (root / layout.CHECKPOINTS).glob(f"*{SCRATCH}"):  # of a rank that was killed as it wrote
-        unfinished.unlink(missing_ok=True)
     if (root / layout.SCRIPT).exists():
         write_script(root, safe_open.read_whole(root, layout.SCRIPT, MAX_BYTES).decode("utf-8", "replace"))

@@ -37,7 +37,7 @@ def replaced_file(path: str) -> Iterator[BinaryIO]:
     followed, and a folder that is exchanged meanwhile changes nothing. A link at ``path`` is replaced, not followed.
 
     Raises:
-        OSError: the disk is full, say; an older file at ``path`` is then untouched.
+        OSError: the disk is full, say; an older file at ``path`` is then untouched. ``filename`` is ``path``.
     """
     folder, name = os.path.split(path)
     scratch = f"{name[:MAX_STEM]}.{secrets.token_hex(8)}{SCRATCH}"
@@ -55,6 +55,10 @@ def replaced_file(path: str) -> Iterator[BinaryIO]:
             with suppress(OSError):
                 os.unlink(scratch, dir_fd=directory)
             raise
+    except OSError as error:
+        if error.filename in (None, scratch):  # a temporary name says nothing to the user
+            error.filename, error.filename2 = path, None
+        raise
     finally:
         os.close(directory)
 

@@ -51,14 +51,15 @@ def read_trace(file: Unpacked) -> Trace:
 def read_window(root: Path, relative: str, limit_bytes: int) -> Trace:
     """The trace ``relative`` of the resolved run directory ``root``, unpacked up to ``limit_bytes``.
 
-    A file that cannot be opened is an empty trace with a ``fault``.
+    A file that cannot be opened is an empty trace with a ``fault``, which does not repeat where the file is: a report
+    that shows it may go to other people.
     """
     try:
         with safe_open.opened(root, relative) as (file, size_bytes):
             packed = relative.endswith(".gz")
             return read_trace(Unpacked(file, size_bytes, is_packed=packed, limit_bytes=limit_bytes))
     except RunDirError as error:
-        return Trace(fault=error.message)
+        return Trace(fault=error.message.removeprefix(f"{safe_open.shown_path(root)}/{relative}: "))
 
 
 class _Reader:

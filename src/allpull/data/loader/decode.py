@@ -216,12 +216,13 @@ def jobs(pack: Pack, epoch: int, records: Indices, record_views: Sequence[View])
 def read(pack: Pack, samples: Sequence[WantedSample], memory: memoryview) -> Iterator[StoredRecord]:
     """The records of ``samples``, each valid until the next but one is requested; one read for neighbours.
 
-    Of single raw records only the rows of the view are read; ``memory`` is the buffer if large enough.
+    Of single raw records whose checksum was compared, only the rows of the view are read; ``memory`` is the buffer if
+    large enough.
     """
     dtype = np.dtype(pack.header.dtype)
     for run in _runs(samples):
         first, last = run[0].row, run[-1].row
-        if len(run) == 1 and first.codec == RAW:
+        if len(run) == 1 and first.codec == RAW and pack.was_checked(run[0].record):
             box, line = run[0].view.box, first.length // first.height
             part = pack.read_range(first.shard, first.offset + box.top * line, box.height * line, memory)
             yield StoredRecord(first, part, dtype, box.top)

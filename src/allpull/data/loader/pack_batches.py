@@ -32,6 +32,7 @@ from allpull.data.loader.sharding import RankShare, Sharding, limit_records
 from allpull.data.pack.read import Access, Index, Pack, read_index, split_shards
 from allpull.errors import BadInput
 
+DAMAGED = "its checksum is wrong"
 SUBSTITUTES = 8  # attempts to replace a record that cannot be decoded
 
 
@@ -258,7 +259,9 @@ class PackBatches:
         return SKIPPED
 
     def _into(self, epoch: int, record: int, stored: StoredRecord, view: View, slot: Array) -> str:
-        """Decode a record; returns why it could not be decoded, or ""."""
+        """Decode a record; returns why it could not be decoded, or "". Its checksum is compared when first read."""
+        if not self.pack.intact(record, stored.whole):
+            return DAMAGED
         try:
             unusual = self.decoder.into(slot, stored, view)
         except Refused as refused:

@@ -112,6 +112,7 @@ class Pack:
         self.header, self.rows, self.bits = index or read_index(directory)
         self._files: dict[int, tuple[int, Path]] = {}
         self._maps: dict[int, memoryview] = {}
+        self._intact = np.zeros(len(self.rows), np.bool_)  # records whose checksum this process has compared
         try:
             for number in range(len(self.header.shards)) if shards is None else shards:
                 self._open_shard(number)
@@ -241,6 +242,16 @@ class Pack:
     def check(self, index: int) -> bool:
         """Whether a record matches its CRC-32."""
         return zlib.crc32(self.whole(index)) == int(self.rows["crc32"][index])
+
+    def was_checked(self, index: int) -> bool:
+        """Whether ``intact`` has compared a record with its checksum here, and it was right."""
+        return bool(self._intact[index])
+
+    def intact(self, index: int, whole: Buffer) -> bool:
+        """Whether ``whole``, as read, is record ``index`` as it was written; compared until it is right once."""
+        if not self._intact[index]:
+            self._intact[index] = zlib.crc32(whole) == int(self.rows["crc32"][index])
+        return bool(self._intact[index])
 
     def split(self, rank: int, ranks: int) -> Split:
         """The whole shards of rank ``rank`` of ``ranks``, cut where records divide most evenly.

@@ -26,7 +26,7 @@ from allpull.observe.hook_install import BINDS, CARRIED, MPI_LIST
 from allpull.rundir import layout, safe_open
 from allpull.rundir.job_file import JOB_VARIABLE
 from allpull.rundir.read.headers import with_recorded_ranks
-from allpull.rundir.run_record import read_record, seal, write_record, write_script
+from allpull.rundir.run_record import close_record, read_record, write_record, write_script
 from allpull.rundir.tidy import tidy
 from allpull.schema.run import RunRecord
 
@@ -109,9 +109,8 @@ def close_run(directory: Path, code: int) -> RunRecord:
     )
     closed = with_recorded_ranks(closed, root)
     try:
-        seal(root, closed)
+        close_record(root, closed)
         tidy(root, closed)
-        write_record(root, closed)
     except OSError as error:
         raise BadInput(f"{where}: {error.strerror or error}", hint="is there room on the disk?") from error
     return closed

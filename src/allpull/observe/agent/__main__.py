@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -37,6 +38,8 @@ LOOPBACK = "127.0.0.1"
 OUR_PROGRAMS = "allpull."  # they meet by ``backend.ranks_store``
 NO_SECRETS = 66  # our exit code where the job file is not whole: EX_NOINPUT of sysexits.h
 NO_HOST = 68  # our exit code where the first host cannot be found: EX_NOHOST of sysexits.h
+MIN_FILES = 24  # with fewer, torch's store tries to connect for two minutes
+FEW_FILES = 71  # our exit code where they are not allowed: EX_OSERR
 PORT_TAKEN = 98  # our exit code where the port is in use: EADDRINUSE on Linux
 LOST = 124  # our exit code where a host is gone, as in launch.ssh
 
@@ -53,6 +56,11 @@ def main(job_file: str, place: JobHost) -> int:
     except OSError as error:
         return give_up(job, place, NO_HOST, no_way(place.master, error))
     listener = None
+    if not meets_in_files(job, place):
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        if allowed < MIN_FILES:
+            reason = f"only {allowed} open files are allowed (ulimit -n); torch's agent needs {MIN_FILES}"
+            return give_up(job, place, FEW_FILES, reason)
     if place.index == 0 and not meets_in_files(job, place):
         try:
             listener = listen(place.master, place.port)
@@ -108,7 +116,13 @@ def _handlers() -> Iterator[logging.Handler]:
 def write_ending(job: JobFile, place: JobHost, ended: Dict[str, Any]) -> None:
     """Record how the ranks of this host ended, and the versions that they ran with."""
     path = os.path.join(job.directory, layout.ended_file(place.name))
-    whole_json(path, {"host": place.name, "index": place.index, "versions": versions(), **ended})
+    record = {"host": place.name, "index": place.index, "versions": versions(), **ended}
+    try:
+        whole_json(path, record)
+    except OSError as error:  # a full or read-only disk, which may be what ended the ranks
+        with contextlib.suppress(OSError):  # the log is on the same disk
+            sys.stderr.write(f"cannot write {path}: {error.strerror}\n")
+        whole_json(os.path.join(scratch.make(job.directory, place.name), scratch.ENDING), record)
 
 
 def give_up(job: JobFile, place: JobHost, code: int, reason: str) -> int:
@@ -174,18 +188,27 @@ def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], j
     return {"code": exit_code(failures) if result.is_failed() else 0, "failures": failures}
 
 
-def failure_records(failures: Mapping[int, ProcessFailure]) -> List[Dict[str, int]]:
-    """The failed ranks, in plain values."""
+def failure_records(failures: Mapping[int, ProcessFailure]) -> List[Dict[str, Any]]:
+    """The failed ranks, in plain values; ``raised`` is the exception that a rank of ours left to the agent."""
     return [
-        {"rank": rank, "pid": failure.pid, "exit_code": failure.exitcode} for rank, failure in sorted(failures.items())
+        {
+            "rank": rank,
+            "pid": failure.pid,
+            "exit_code": failure.exitcode,
+            "raised": failure.error_file_data.get(scratch.RAISED)
+            if isinstance(failure.error_file_data, dict)
+            else None,
+        }
+        for rank, failure in sorted(failures.items())
     ]
 
 
-def exit_code(failures: List[Dict[str, int]]) -> int:
+def exit_code(failures: List[Dict[str, Any]]) -> int:
     """The exit code for a shell: the first that is not from our SIGTERM; 128 + n for signal n; 1 without failures."""
     codes = [failure["exit_code"] for failure in failures]
     own = [code for code in codes if code != -signal.SIGTERM] or codes or [1]
-    return own[0] if own[0] > 0 else 128 - own[0]
+    code: int = own[0]
+    return code if code > 0 else 128 - code
 
 
 def clock_part(job: JobFile, place: JobHost) -> clock_pings.ClockRole:

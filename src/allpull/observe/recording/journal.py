@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import time
+from contextlib import suppress
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
 
 from ...rundir import layout
-from ...rundir.write import Appender
+from ...rundir.write import Appender, whole_json
 from ..affinity import bound_to
 from ..identity import Identity
+from ..scratch import RAISED
 
 VERSION = "1.5"  # of the records; a test checks that schema.base.VERSION is the same
 CLOCK_EVERY_NS = 60_000_000_000  # often enough to see a clock step; drift of 20 ppm is 1.2 ms in that time
@@ -75,6 +77,13 @@ class Journal:
     def event(self, event: Dict[str, Any], now_ns: int, *, keep: bool = True) -> None:
         """One line of the events; without ``keep`` the budget may thin it out."""
         self._events.add(json.dumps(event), now_ns, keep=keep)
+
+    def last_event(self, event: Dict[str, Any], now_ns: int) -> None:
+        """The exception that ends this rank; if the disk takes no more, perhaps its cause, torch's agent gets it."""
+        self.event(event, now_ns)
+        self._events.flush(now_ns)
+        if not self._events.is_open:
+            _leave_to_agent(event)
 
     def switched_off(self, reason: str, part: Optional[str] = None) -> None:
         """Record and warn that recording, or one ``part`` of it, ended here."""
@@ -145,9 +154,18 @@ def boot_id() -> Optional[str]:
         return None
 
 
+def _leave_to_agent(event: Dict[str, Any]) -> None:
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path and not os.path.exists(path):
+        message = {"message": f"{event['type']}: {event['message']}", "extraInfo": {"timestamp": str(int(time.time()))}}
+        with suppress(OSError):
+            whole_json(path, {"message": message, RAISED: event})
+
+
 def _warn(reason: str, part: Optional[str] = None) -> None:
     event = "recording stopped" if part is None else f"{part}: no longer observed"
-    os.write(2, f"allpull: {event}, the program continues: {reason}\n".encode())
+    with suppress(OSError):  # a log on the same full disk
+        os.write(2, f"allpull: {event}, the program continues: {reason}\n".encode())
 
 
 class _Nowhere(Appender):

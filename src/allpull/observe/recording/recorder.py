@@ -324,7 +324,7 @@ class Recorder:
         hint = vars(error).get("hint")  # of an ``AllpullError``; getattr might run code of the user's
         advice = {"hint": redact.text(hint[:1000])[0]} if isinstance(hint, str) and hint else {}
         event = {"kind": "exception", "type": type(error).__name__, "message": message, **advice, "t_ns": now}
-        self.journal.event(event, now)
+        self.journal.last_event(event, now)
 
     def flush(self) -> None:
         """Write all steps that are over, and all events, to disk."""

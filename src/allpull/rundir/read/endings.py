@@ -21,21 +21,26 @@ MAX_VERSION = 100  # characters
 class AgentEnding:
     """What the agent of ``host`` wrote about its end.
 
-    ``index`` is the host's place in the job; ``exit_codes`` those of its failed ranks, by rank; ``reason`` says what
-    ended them if no rank did; ``versions`` are those of packages by name, None where one is not installed.
+    ``index`` is the host's place in the job; ``exit_codes`` those of its failed ranks, by rank; ``raised`` the
+    exceptions of ranks that could not record them; ``reason`` says what ended them if no rank did; ``versions`` are
+    those of packages by name, None where one is not installed.
     """
 
     host: str
     index: int
     code: int
     exit_codes: Mapping[int, int]
+    raised: Mapping[int, Raised]
     reason: str | None
     versions: Mapping[str, str | None]
 
 
-def agent_ending(root: Path, host: str) -> AgentEnding | None:
-    """What the agent of ``host`` wrote in the resolved run directory ``root``; None: nothing that makes sense."""
-    return _agent_ending(json_object(root, layout.ended_file(host)))
+def agent_ending(root: Path, host: str, *, file: str = "") -> AgentEnding | None:
+    """What the agent of ``host`` wrote in the resolved run directory ``root``; None: nothing that makes sense.
+
+    ``file``: its name in ``root``, if that is another folder.
+    """
+    return _agent_ending(json_object(root, file or layout.ended_file(host)))
 
 
 def agent_endings(root: Path) -> list[AgentEnding]:
@@ -58,32 +63,37 @@ def shows_end(events: list[dict[str, Any]]) -> bool:
 def last_exception(root: Path, rank: int) -> Raised | None:
     """The last exception that ``rank`` of the resolved run directory ``root`` recorded, or None."""
     for event in reversed(last_records(root, layout.events_file(rank))):
-        if event.get("kind") == "exception":
-            try:
-                return Raised.model_validate(event, strict=True)
-            except ValidationError:
-                continue
+        if event.get("kind") == "exception" and (raised := _raised(event)) is not None:
+            return raised
     return None
+
+
+def _raised(event: object) -> Raised | None:
+    try:
+        return Raised.model_validate(event, strict=True)
+    except ValidationError:
+        return None
 
 
 def _agent_ending(fields: dict[str, Any]) -> AgentEnding | None:
     host, index, code, reason = (fields.get(name) for name in ("host", "index", "code", "reason"))
     if not isinstance(host, str) or type(code) is not int:
         return None
+    failures = _failures(fields.get("failures"))
     return AgentEnding(
         host=host[:255],
         index=index if type(index) is int else 0,
         code=code,
-        exit_codes=_exit_codes(fields.get("failures")),
+        exit_codes={failure["rank"]: failure["exit_code"] for failure in failures},
+        raised={failure["rank"]: raised for failure in failures if (raised := _raised(failure.get("raised")))},
         reason=reason[:MAX_REASON] if isinstance(reason, str) else None,
         versions=_versions(fields.get("versions")),
     )
 
 
-def _exit_codes(failures: object) -> dict[int, int]:
-    failed = [failure for failure in failures if isinstance(failure, dict)] if isinstance(failures, list) else []
-    pairs = [(failure.get("rank"), failure.get("exit_code")) for failure in failed]
-    return {rank: code for rank, code in pairs if type(rank) is int and type(code) is int}
+def _failures(failures: object) -> list[dict[str, Any]]:
+    listed = [failure for failure in failures if isinstance(failure, dict)] if isinstance(failures, list) else []
+    return [one for one in listed if type(one.get("rank")) is int and type(one.get("exit_code")) is int]
 
 
 def _versions(versions: object) -> dict[str, str | None]:

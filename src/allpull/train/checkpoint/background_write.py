@@ -68,7 +68,8 @@ def write_whole(path: Path, content: dict[str, Any]) -> None:
             torch.save(content, file)
         _sync_folder(path.parent)
     except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError of its own
-        reason = getattr(error, "strerror", None) or str(error).splitlines()[0]
+        cause = error if isinstance(error, OSError) else error.__context__
+        reason = getattr(cause, "strerror", None) or str(error).splitlines()[0]
         raise BadInput(
             f"cannot write checkpoint {path}: {reason} ({_free(path.parent)} free there)",
             hint="free some space, or choose another folder with --out; --resume uses the previous checkpoint",

@@ -1,0 +1,135 @@
+"""What a job says whose disk, memory or file descriptors run out: the cause, and a closed record where one can be."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from allpull.observe.agent.__main__ import FEW_FILES
+from allpull.observe.scratch import path_of
+
+TRAIN = [sys.executable, "-m", "allpull", "train", "digits", "-n", "2", "--set", "launch.grace_s=2"]
+pytestmark = [pytest.mark.ranks, pytest.mark.slow]
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """An empty folder; what a test mounts there is unmounted after it."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    yield folder
+    while os.path.ismount(folder):
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def mount(*arguments: str) -> None:
+    made = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if made.returncode:
+        pytest.skip(f"mount: {made.stderr.strip()}")
+
+
+def train(out: Path, *sets: str) -> list[str]:
+    return [*TRAIN, "--out", str(out), *(word for one in sets for word in ("--set", one))]
+
+
+def run_of(out: Path) -> Path:
+    (directory,) = out.glob("*_digits_*")
+    return directory
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("kib", [64, 200])
+def test_a_full_disk_is_named_and_the_record_is_closed_on_it(mounted: Path, kib: int) -> None:
+    """64 KB hold the records of an epoch and no log; 200 KB also a checkpoint, and not the next."""
+    mount("-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(mounted))
+    ended = subprocess.run(train(mounted, "train.epochs=4"), capture_output=True, text=True, check=False, timeout=240)
+    assert ended.returncode in {1, 2}
+    assert re.search(r"rank \d on .* failed: .*No space left on device", ended.stderr), ended.stderr
+    record = json.loads((run_of(mounted) / "run.json").read_text())
+    assert record["status"] == "failed"
+    assert "No space left on device" in record["exit"]["exception"]
+    assert not list(run_of(mounted).glob("**/*.tmp"))
+
+
+@pytest.mark.root
+def test_a_disk_that_becomes_read_only_is_named_by_the_file_that_the_user_wanted(mounted: Path) -> None:
+    """As ext4 does after an error of the device; nothing can be recorded, so readers look at the processes."""
+    if shutil.which("mkfs.ext4") is None:
+        pytest.skip("needs mkfs.ext4")
+    image = mounted.parent / "image"
+    with image.open("wb") as file:
+        file.truncate(100 << 20)
+    subprocess.run(["mkfs.ext4", "-q", str(image)], check=True)
+    mount("-o", "loop", str(image), str(mounted))
+    command = train(mounted / "runs", "train.epochs=500", "train.checkpoint_every=20")
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 120
+        while not list(mounted.glob("runs/*/checkpoints/*.pt")) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        mount("-o", "remount,abort", str(mounted))
+        _, err = process.communicate(timeout=120)
+    directory = run_of(mounted / "runs")
+    assert process.returncode == 2
+    assert re.search(r"failed: BadInput: cannot write checkpoint .*/step-\d+\.pt: Read-only file system", err), err
+    assert f"{directory}/run.json is not up to date: Read-only file system" in err
+    assert not Path(path_of(str(directory), os.uname().nodename)).exists()
+
+
+def test_a_job_without_enough_memory_says_so(tmp_path: Path) -> None:
+    """A limit on address space that allpull itself fits in, and torch does not."""
+    limit = 600 << 20
+    ended = subprocess.run(
+        train(tmp_path, "train.epochs=1"),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=240,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )
+    end = json.loads((run_of(tmp_path) / "run.json").read_text())["exit"]
+    assert ended.returncode == end["code"] > 0
+    causes = f"{end['reason']} {end['exception']} {end['log_tail']}"
+    assert re.search(
+        r"MemoryError|[Cc]annot allocate|bad_alloc|failed to map|Resource temporarily unavailable", causes
+    ), end
+
+
+@pytest.mark.parametrize("files", [12, 16])
+def test_a_program_with_too_few_descriptors_ends_at_once_with_the_cause(tmp_path: Path, files: int) -> None:
+    """torch's store would have tried to connect for two minutes."""
+    command = [
+        sys.executable,
+        "-m",
+        "allpull",
+        "run",
+        "-n",
+        "2",
+        "--out",
+        str(tmp_path),
+        "--",
+        sys.executable,
+        "-m",
+        "this",
+    ]
+    ended = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files)),
+    )
+    assert ended.returncode == FEW_FILES
+    assert f"only {files} open files are allowed (ulimit -n)" in ended.stderr
