@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from allpull.report.html.block import Block, Command, Commands, Links, Notice, Part, Points, Table, Text
@@ -100,7 +100,7 @@ def _commands(report: ScalingReport) -> Iterator[Commands]:
     imported = "import" in detail.command[:2]  # traces of a job that allpull did not start
     timeline = f"{where}/{layout.TIMELINE}"
     lines = [
-        ("Run it again, after a change", "" if imported else shlex.join(detail.command[:200])),
+        ("Run it again, after a change", "" if imported else _as_typed(detail.command[:200])),
         ("Compare that run with this one", "" if imported else shlex.join(["allpull", "compare", where, newest])),
         (
             "One timeline of all ranks, for ui.perfetto.dev",
@@ -110,6 +110,11 @@ def _commands(report: ScalingReport) -> Iterator[Commands]:
     commands = [Command(label=label, line=line) for label, line in lines if 0 < len(line) <= COMMAND_CHARACTERS]
     if commands:
         yield Commands(commands=commands)
+
+
+def _as_typed(command: Sequence[str]) -> str:
+    """A recorded command without the folder that ``allpull`` itself was found in."""
+    return shlex.join([*(PurePath(part).name for part in command[:1]), *command[1:]])
 
 
 def _links(report: ScalingReport) -> Iterator[Links]:
