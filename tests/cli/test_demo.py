@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
@@ -29,7 +30,7 @@ def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, tmp_path):
     assert two["speedup"] == pytest.approx(two["throughput"]["value"] / one["throughput"]["value"])
     assert two["efficiency"] == pytest.approx(two["speedup"] / 2)
     assert "samples/s" in done.stdout
-    assert "2 ranks train" in done.stdout
+    assert re.search("• 2 ranks (train|are slower|show no speed-up)", done.stdout), done.stdout  # CPUs may be shared
     assert "cannot show what a network or a GPU would do" in " ".join(done.stdout.split())
     page = tmp_path / "runs/report.html"
     assert page.stat().st_size > 100_000
