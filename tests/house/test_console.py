@@ -34,6 +34,8 @@ SHORTER = {
     "allpull demo": "--set train.epochs=2",
 }
 """What a command gets in addition where its output is not shown and it does not set the same itself."""
+PLANNED = {"docs/how-to/train-fast.md": re.compile(r"allpull train (?!.*(name=|checkpoint|--resume))")}
+"""Trainings of a page that are only planned: none goes on from them, and `tests/train` runs their options."""
 KEPT_RUNS = {
     "docs/how-to/compare.md": ["before", "after", "old", "new", "baseline", *(f"runs/{letter}" for letter in "abcdef")],
     "docs/how-to/watch.md": ["runs/20261120T120000Z_train_n8_1a2b3c4d"],
@@ -205,6 +207,8 @@ class Session:
             command = re.sub(r"--resume \S+", f"--resume {resumable[-1].relative_to(self.folder)}", command)
         if command.startswith("allpull demo"):
             command = f"{command} --no-open"
+        if self.page in PLANNED and PLANNED[self.page].match(command) and not is_shown:
+            return f"{command} --dry-run"
         addition = next((text for start, text in SHORTER.items() if command.startswith(start)), "")
         if "--resume" in command:  # one epoch more than the run that it goes on with
             addition = addition.replace("epochs=2", "epochs=3")
