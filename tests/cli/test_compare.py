@@ -210,6 +210,7 @@ def test_what_cannot_be_compared_is_one_clear_error(
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_unlike_runs_are_refused_unless_told(run_cli: Callable[..., Any], sides: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     shutil.copytree(sides / "after", other)

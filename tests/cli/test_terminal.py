@@ -35,6 +35,7 @@ def printed(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, env={**own, **environment}, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_pipe_gets_whole_lines_without_trailing_blanks(verb, run):
     lines = printed(verb, str(run)).stdout.splitlines()
@@ -45,6 +46,7 @@ def test_a_pipe_gets_whole_lines_without_trailing_blanks(verb, run):
     assert len(lines) < len(narrow) if verb != "ls" else lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_locale_without_utf8_gets_the_same_tables_in_ascii(verb, run):
     plain, full = printed(verb, str(run), **IN_ASCII).stdout, printed(verb, str(run), PYTHONUTF8="1").stdout

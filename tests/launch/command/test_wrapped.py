@@ -251,6 +251,7 @@ def test_a_process_that_imports_torch_and_does_not_train_is_named_as_such(tmp_pa
     assert why.startswith("nothing was recorded: processes that imported torch: 1, of which none trained")
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 def test_a_starter_that_imports_torch_does_not_hide_the_flag(tmp_path, monkeypatch):
     """As torchrun does, whose ranks take no hook."""
