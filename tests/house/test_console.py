@@ -27,7 +27,7 @@ FENCE = re.compile(r"^```(console|diff|toml)\n(.*?)^```", re.DOTALL | re.MULTILI
 REASON = re.compile(r"\s#\s+((?:needs|takes) .+)$")
 # Which findings and notes a busy machine gives differs from run to run; their wording does not.
 LEAST_SHARE = 0.75
-STATES = {"allpull doctor": {0, 3}, "allpull compare": {0, 3}}
+STATES = {"allpull doctor": {0, 3}, "allpull compare": {0, 3}, "allpull study audit": {0, 3}}
 """Exit codes that state a result and are no failure."""
 SHORTER = {
     "allpull train": "--set train.epochs=2",
