@@ -68,7 +68,7 @@ def test_odd_samples_of_all_ranks_are_said_once_counted_each_epoch_and_listed(tr
         assert sorted(one["record"] for one in train) == LOST
         assert not {one["instead"] for one in train} & set(LOST)
     assert [one["record"] for one in listed if one["part"] == "test"] == [7, 7]
-    assert {one["reason"] for one in listed} == {"not an image"}
+    assert {one["reason"] for one in listed} == {"its checksum is wrong"}
 
 
 @pytest.mark.slow
