@@ -192,6 +192,13 @@ def test_hosts_that_share_no_folder_train_inside(
     assert not [name for name in set(ssh_hosts.left()) - set(before) if name.startswith("allpull")]
 
 
+def _is_rank(process: psutil.Process) -> bool:
+    try:
+        return "allpull.observe.rank" in process.cmdline()
+    except psutil.NoSuchProcess:  # it ended since it was listed
+        return False
+
+
 @pytest.mark.ssh
 def test_a_container_on_another_host_ends_with_its_connection(
     ssh_hosts: SshHosts, over_ssh: list[str], tmp_path: Path
@@ -201,7 +208,7 @@ def test_a_container_on_another_host_ends_with_its_connection(
     process = subprocess.Popen([*command, "--out", str(tmp_path)], env={**os.environ, **ssh_hosts.environment})
     try:
         deadline = time.monotonic() + PATIENCE_S
-        while sum("allpull.observe.rank" in one.cmdline() for one in ssh_hosts.processes()) < 2:
+        while sum(_is_rank(one) for one in ssh_hosts.processes()) < 2:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.1)
