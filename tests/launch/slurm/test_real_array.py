@@ -62,7 +62,6 @@ def test_the_first_run_that_fails_gives_the_code_and_all_others_are_finished(pro
     for run in job.tasks:
         assert len((run.directory / "steps/rank-00000.jsonl").read_text().splitlines()) == 2
         assert any(line.startswith(f"{run.directory}: ") for line in said)
-    assert all((run.directory / "job/logs/slurm.log").exists() for run in job.tasks[1:])  # of those that failed
     assert any("Slurm array" in line and "running" in line for line in said)
 
 
