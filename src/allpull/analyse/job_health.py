@@ -14,6 +14,7 @@ import numpy as np
 from allpull.rundir.live.snapshot import JobSnapshot, RankSnapshot, StepSnapshot
 from allpull.schema.base import tag
 from allpull.schema.results import RankWatched, Trouble, WatchResult
+from allpull.schema.run import UNENDED
 
 STILL_S = 5.0  # without progress for this long, and for ten of its steps, a job may hang
 STILL_STEPS = 10
@@ -40,7 +41,7 @@ def assess(job: JobSnapshot) -> WatchResult:
     step_s = float(np.median([pace.step_s for pace in paces.values()])) if paces else None
     done = min((_steps_done(rank) for rank in job.ranks), default=0)
     total = _total(job)
-    running = job.record.status in {"created", "running"}
+    running = job.record.status in UNENDED
     fastest_s = min((pace.own_s for pace in paces.values()), default=0.0)
     return WatchResult(
         schema=tag("watch"),

@@ -13,6 +13,7 @@ import polars as pl
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.clock.host_clocks import Alignment, Times
 from allpull.analyse.io.over_time import Floats, io_series
+from allpull.analyse.statistics import evenly
 from allpull.schema.results import UsageSeries
 from allpull.units import NS_PER_S
 
@@ -95,7 +96,7 @@ def _level(samples: pl.DataFrame, alignment: Alignment | None, begin_ns: int, co
     if not of_hosts:
         return
     longest = max((times for times, _ in of_hosts), key=len)
-    kept = longest[np.unique(np.linspace(0, longest.size - 1, min(longest.size, MOST_POINTS)).round().astype(np.int64))]
+    kept = longest[evenly(range(longest.size), MOST_POINTS)]
     table = np.array(
         [np.interp((kept - begin_ns).astype(float), (times - begin_ns).astype(float), of) for times, of in of_hosts]
     )

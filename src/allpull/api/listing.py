@@ -16,7 +16,7 @@ from allpull.rundir.read.run import read_run
 from allpull.rundir.run_record import read_record, write_record
 from allpull.schema.base import tag
 from allpull.schema.results import ListedRun, ListResult
-from allpull.schema.run import RunRecord
+from allpull.schema.run import UNENDED, RunRecord
 
 MAX_NAME = 200  # characters
 
@@ -69,7 +69,7 @@ def remove(directories: Iterable[Path]) -> list[Path]:
 
 def _ended(directory: Path) -> RunRecord:
     record = read_record(directory)
-    if record.status in {"created", "running"}:
+    if record.status in UNENDED:
         raise BadInput(
             f"{safe_open.shown_path(directory)} has not ended",
             hint="end the job first; of a job that was killed, change its files by hand",

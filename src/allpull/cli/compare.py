@@ -10,10 +10,9 @@ import typer
 
 from allpull.cli import completion
 from allpull.cli.options import AsJson, SkipDamaged
-from allpull.cli.say import answer, note, show_result
+from allpull.cli.say import answer_json, note, show_result
 from allpull.cli.verb import Verb
 from allpull.errors import BadInput
-from allpull.report.printable import inert_json
 
 if TYPE_CHECKING:
     from allpull.schema.compared import CompareResult
@@ -137,7 +136,7 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
     if html is not None:
         note(f"page: {result.report(html)}")
     if as_json:
-        answer(inert_json(result.model_dump_json(by_alias=True, indent=1)))
+        answer_json(result)
     else:
         from allpull.report.terminal.compare import Comparison  # noqa: PLC0415
 

@@ -16,7 +16,6 @@ from typing import Any
 from allpull.errors import AllpullError
 
 MOST_NAMES = 200  # runs, the newest, whose names are read
-COMMAND_PARTS = ("observe", "watch", "launch", "ssh", "slurm", "container")
 SCRIPT_PARTS = ("observe", "watch")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
 
@@ -60,7 +59,9 @@ def keys(incomplete: str) -> list[str]:
 
 def command_keys(incomplete: str) -> list[str]:
     """Keys of ``--set`` of a command."""
-    return _keys_of(COMMAND_PARTS, incomplete)
+    from allpull.jobs.command import RANK_OPTIONS  # noqa: PLC0415
+
+    return _keys_of((*SCRIPT_PARTS, *RANK_OPTIONS), incomplete)
 
 
 def script_keys(incomplete: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from allpull.cli.options import AsJson
-from allpull.cli.say import answer, show_result
+from allpull.cli.say import answer_json, show_result
 
 EXAMPLE = "allpull doctor --out /scratch/runs"
 
@@ -37,7 +37,7 @@ def doctor(
     host = HostRecord.model_validate(describe_host(str(folder)))
     checks = examine(read_facts(host, folder, torch_timeout_s=TORCH_TIMEOUT_S))
     if as_json:
-        answer(DoctorResult(schema=tag("doctor"), checks=checks).model_dump_json(by_alias=True, indent=1))
+        answer_json(DoctorResult(schema=tag("doctor"), checks=checks))
     else:
         show_result(verdicts(checks))
     if any(check.state == "bad" for check in checks):

@@ -10,7 +10,7 @@ import typer
 
 from allpull.cli import completion
 from allpull.cli.options import AsJson, SkipDamaged, newest_run
-from allpull.cli.say import answer, show_result
+from allpull.cli.say import answer, answer_json, show_result
 from allpull.errors import BadInput
 from allpull.report.printable import inert_json
 
@@ -72,7 +72,7 @@ def explain(  # noqa: PLR0917  typer reads the options
     opened, *references = [open_run(one, skip_damaged=skip_damaged) for one in (chosen, *(reference or ()))]
     result = opened.explain(references)
     if as_json:
-        answer(inert_json(result.model_dump_json(by_alias=True, indent=1)))
+        answer_json(result)
     else:
         from allpull.report.terminal.explain import explained  # noqa: PLC0415
         from allpull.report.terminal.waiting import waiting  # noqa: PLC0415

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from allpull.cli.options import AsJson, Runs, SkipDamaged
-from allpull.cli.say import answer, note
+from allpull.cli.say import answer, answer_json, note
 from allpull.errors import UnknownName
-from allpull.report.printable import inert_json
 
 if TYPE_CHECKING:
     from allpull.schema.exported import Format
@@ -70,6 +69,6 @@ def export(
             answer(one.place if one.id is None else f"{one.place} run {one.id}")
     if as_json:
         result = ExportResult(schema=tag("export"), exports=made)
-        answer(inert_json(result.model_dump_json(by_alias=True, indent=1)))
+        answer_json(result)
     if shown := how_to_open(made[-1]):
         note(f"open it: {shown}")

@@ -9,7 +9,7 @@ import typer
 
 from allpull.cli import completion
 from allpull.cli.options import AsJson
-from allpull.cli.say import answer, show_result
+from allpull.cli.say import answer_json, show_result
 
 EXAMPLE = "allpull ls runs"
 
@@ -34,7 +34,7 @@ def ls(
 
     result = list_runs(runs or [Path("runs")])
     if as_json:
-        answer(result.model_dump_json(by_alias=True, indent=1))
+        answer_json(result)
         return
     from allpull.report.terminal.listing import listing  # noqa: PLC0415
 

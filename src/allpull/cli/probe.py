@@ -13,10 +13,9 @@ from allpull.cli.probe_compute import compute
 from allpull.cli.probe_loader import loader
 from allpull.cli.probe_options import Ranks, Where, measure, parse_seconds
 from allpull.cli.probe_storage import storage
-from allpull.cli.say import answer, note
+from allpull.cli.say import answer, answer_json, note
 from allpull.cli.verb import Verb, VerbGroup, example
 from allpull.errors import BadInput
-from allpull.report.printable import inert_json
 from allpull.units import parse_bytes
 
 MAX_SIZE = 1 << 34
@@ -58,7 +57,7 @@ def allreduce(  # noqa: PLR0917  one parameter an option, called by typer alone
         raise BadInput("-n 1: a single rank has nothing to reduce", hint="such as -n 2")
     record, directory = measure("allreduce", spec, out, {"sizes": parse_sizes(sizes)})
     result = reduced(read_probe(directory, "allreduce", AllreduceAnswer), record.id, len(record.hosts))
-    answer(inert_json(result.model_dump_json(by_alias=True, indent=1)) if as_json else allreduce_table(result))
+    answer_json(result) if as_json else answer(allreduce_table(result))
 
 
 @probe.command(cls=Verb, epilog=example("allpull probe clock --launcher ssh:hosts.txt --for 10s"))
@@ -84,7 +83,7 @@ def clock(  # noqa: PLR0917  as above
     request = ProbeRequest(name="clock", ranks=ranks, launcher=launcher, sets=sets or ())
     record, directory = measure("clock", specification(request, notify=note), out, {"seconds": seconds})
     result = pinged(read_probe(directory, "clock", ClockAnswer), record.id, record.hosts)
-    answer(inert_json(result.model_dump_json(by_alias=True, indent=1)) if as_json else clock_table(result))
+    answer_json(result) if as_json else answer(clock_table(result))
 
 
 for verb in (loader, storage, compute):

@@ -9,10 +9,9 @@ import typer
 
 from allpull.cli.options import AsJson, Out, ProbeSets
 from allpull.cli.probe_options import Duration, Where, measure, parse_counts, parse_names, parse_seconds
-from allpull.cli.say import answer, note
+from allpull.cli.say import answer, answer_json, note
 from allpull.errors import BadInput, UnknownName
 from allpull.kernel import usable_cpus
-from allpull.report.printable import inert_json
 from allpull.units import parse_bytes
 
 EXAMPLE = "allpull probe compute resnet50 --batch 1,8,32 --precision fp32,bf16"
@@ -94,4 +93,4 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
         trainable_parameters(spec.model, channels=channels, classes=classes, pixels=(size, size))
     record, directory = measure("compute", spec, out, options)
     result = computed(read_probe(directory, "compute", ComputeAnswer), record.id)
-    answer(inert_json(result.model_dump_json(by_alias=True, indent=1)) if as_json else compute_table(result))
+    answer_json(result) if as_json else answer(compute_table(result))

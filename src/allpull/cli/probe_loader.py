@@ -10,8 +10,7 @@ import typer
 
 from allpull.cli.options import AsJson, Out, ProbeSets
 from allpull.cli.probe_options import Duration, Where, measure, parse_counts, parse_names, parse_seconds
-from allpull.cli.say import answer, note
-from allpull.report.printable import inert_json
+from allpull.cli.say import answer, answer_json, note
 
 EXAMPLE = "allpull probe loader packs/train --threads 1,2,4"
 
@@ -92,4 +91,4 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
         describe_input(str(options["data"]), asdict(spec.data), batch=batch, ranks=spec.launch.ranks)
     record, directory = measure("loader", spec, out, options)
     result = loaded(read_probe(directory, "loader", LoaderAnswer), record.id)
-    answer(inert_json(result.model_dump_json(by_alias=True, indent=1)) if as_json else loader_table(result))
+    answer_json(result) if as_json else answer(loader_table(result))

@@ -11,9 +11,8 @@ import typer
 
 from allpull.cli.options import AsJson, Out, ProbeSets
 from allpull.cli.probe_options import Duration, Where, measure, parse_counts, parse_seconds
-from allpull.cli.say import answer, note
+from allpull.cli.say import answer, answer_json, note
 from allpull.errors import BadInput
-from allpull.report.printable import inert_json
 from allpull.units import parse_bytes
 
 EXAMPLE = "allpull probe storage /scratch --sizes 4KiB,1MiB"
@@ -83,7 +82,7 @@ def storage(  # noqa: PLR0917  one parameter an option, called by typer alone
         for left in folder.glob(f"{name}-*"):
             rmtree(left, ignore_errors=True)
     result = stored(read_probe(directory, "storage", StorageAnswer), record.id)
-    answer(inert_json(result.model_dump_json(by_alias=True, indent=1)) if as_json else storage_table(result))
+    answer_json(result) if as_json else answer(storage_table(result))
 
 
 def parse_reads(text: str) -> list[int]:

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 
 from allpull.cli.encoding import in_encoding
 from allpull.errors import AllpullError
-from allpull.report.printable import printable
+from allpull.report.printable import inert_json, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from allpull.schema.base import Record
 
 UNWRAPPED = 10_000  # columns: more than a line of ours has
 
@@ -37,6 +39,11 @@ def answer(text: str) -> None:
     """A result, on stdout."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
+
+
+def answer_json(record: Record) -> None:
+    """A record on stdout as one JSON object, whose texts no terminal interprets."""
+    answer(inert_json(record.model_dump_json(by_alias=True, indent=1)))
 
 
 def show_result(*parts: RenderableType) -> None:

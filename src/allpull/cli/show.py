@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from allpull.cli.options import AsJson, Runs, SkipDamaged, step_range
-from allpull.cli.say import answer, note
+from allpull.cli.say import answer_json, note
 from allpull.errors import BadInput
-from allpull.report.printable import inert_json
 
 if TYPE_CHECKING:
     from allpull.api.runs import Run
@@ -48,7 +47,7 @@ def show(
         _draw(opened, perfetto, first=first, end=end)
     result = scaling_report([run.aligned for run in opened])
     if as_json:
-        answer(inert_json(side_by_side(result).model_dump_json(by_alias=True, indent=1)))
+        answer_json(side_by_side(result))
         return
     from allpull.cli.say import show_result  # noqa: PLC0415
     from allpull.report.terminal.show import page  # noqa: PLC0415

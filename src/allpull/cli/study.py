@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from allpull.cli.options import AsJson
-from allpull.cli.say import answer, show_result
-from allpull.cli.verb import Verb, example
+from allpull.cli.say import answer_json, show_result
+from allpull.cli.verb import Verb, VerbGroup, example
 from allpull.errors import BadInput
 
 SLIPS = 3  # exit code: numbers contradict each other
 
 study = typer.Typer(
+    cls=VerbGroup,
     no_args_is_help=True,
     rich_markup_mode=None,
     help="Series of measurements as a whole.",
@@ -43,7 +44,7 @@ def audit(
         raise BadInput("give CSV files, or --published", hint="their columns are in docs/how-to/audit.md")
     result = audit_tables(PUBLISHED if published else tables or [])
     if as_json:
-        answer(result.model_dump_json(by_alias=True, indent=1))
+        answer_json(result)
     else:
         from allpull.report.terminal.audit import audited  # noqa: PLC0415
 

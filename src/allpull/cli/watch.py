@@ -10,13 +10,11 @@ import typer
 
 from allpull.cli import completion
 from allpull.cli.options import AsJson, newest_run
-from allpull.cli.say import answer, note, show_result
-from allpull.report.printable import inert_json
+from allpull.cli.say import answer, answer_json, note, show_result
 
 if TYPE_CHECKING:
     from allpull.schema.results import WatchResult
 
-RUNNING = frozenset({"created", "running"})
 STUCK = 3  # exit code of a snapshot with a dead or hung rank
 EVERY_S, SERVED_EVERY_S = 1.0, 0.3  # between snapshots
 GRACE_S = 3.0  # for a browser to fetch the last snapshot
@@ -61,7 +59,7 @@ def watch(  # noqa: PLR0917  one parameter an option, called by typer alone
     if as_json or once:
         result = _look(directory, stacks=stacks)
         if as_json:
-            answer(inert_json(result.model_dump_json(by_alias=True, indent=1)))
+            answer_json(result)
         else:
             show_result(page(result))
             _note_failure(directory)
@@ -77,7 +75,7 @@ def watch(  # noqa: PLR0917  one parameter an option, called by typer alone
         while True:
             result = _look(directory, stacks=stacks)
             live.update(page(result))
-            if result.status not in RUNNING:
+            if _has_ended(result):
                 break
             time.sleep(interval or EVERY_S)
     if not console.is_terminal:
@@ -92,16 +90,23 @@ def _serve(directory: Path, port: int, interval_s: float, *, stacks: bool) -> No
     result = _look(directory, stacks=stacks)
     page = LivePage(port)
     try:
-        page.update(result, is_final=result.status not in RUNNING)
+        page.update(result, is_final=_has_ended(result))
         answer(page.url)
         tunnel = f"ssh -L {page.port}:127.0.0.1:{page.port} HOST"
         note(f"until the job ends, for browsers of this machine; from another one: {tunnel}")
-        while result.status in RUNNING:
+        while not _has_ended(result):
             time.sleep(interval_s)
             result = _look(directory, stacks=stacks)
-            page.update(result, is_final=result.status not in RUNNING)
+            page.update(result, is_final=_has_ended(result))
     finally:
-        page.close(grace_s=GRACE_S if result.status not in RUNNING else 0.0)
+        page.close(grace_s=GRACE_S if _has_ended(result) else 0.0)
+
+
+def _has_ended(result: WatchResult) -> bool:
+    """Return whether this is the last snapshot of a job."""
+    from allpull.schema.run import UNENDED  # noqa: PLC0415  not needed for --help
+
+    return result.status not in UNENDED
 
 
 def _note_failure(directory: Path) -> None:

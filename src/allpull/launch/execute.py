@@ -19,8 +19,8 @@ from allpull.launch.outcome import outcome, versions_of
 from allpull.launch.running import Running
 from allpull.rundir import layout
 from allpull.rundir.read.headers import USER_STARTED, rank_files, with_recorded_ranks
-from allpull.rundir.run_record import close_record, write_record, write_script
-from allpull.rundir.tidy import tidy
+from allpull.rundir.run_record import write_record, write_script
+from allpull.rundir.tidy import close_directory
 from allpull.schema.run import Exit, RunRecord, Status
 
 LOOK_EVERY_S = 0.2
@@ -145,8 +145,7 @@ class _Runs:
         ending = {"hosts": [host.host for host in ended], "versions": versions_of(run.record, ended)}
         self._final[place] = _changed(run, status=status, exit=exit_, ended_utc=now, **ending)
         try:
-            close_record(run.directory, self._final[place])
-            tidy(run.directory, self._final[place])
+            close_directory(run.directory, self._final[place])
         except (OSError, RunDirError) as error:
             if run.program is None and exit_.code == 0:
                 raise

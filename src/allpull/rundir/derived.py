@@ -14,12 +14,10 @@ from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
 from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.explained import ExplainResult
-from allpull.schema.run import RunRecord
+from allpull.schema.run import UNENDED, RunRecord
 from allpull.version import __version__
 
 MAX_BYTES = 64 << 20  # seconds of every phase of 100,000 ranks
-UNENDED = frozenset({"created", "running"})
-"""States of a run whose records still grow: results of it are outdated at once."""
 
 
 def cache_explanation(directory: Path, record: RunRecord, result: ExplainResult) -> None:

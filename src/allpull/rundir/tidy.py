@@ -1,4 +1,4 @@
-"""Remove the files that only a running job needs: on a cluster, files are as scarce as bytes."""
+"""Close a run directory: its final record, and no files that only a running job needs. Files are scarce on clusters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ from pathlib import Path
 from allpull.rundir import layout, safe_open
 from allpull.rundir.read.headers import rank_headers
 from allpull.rundir.read.processes import boot_id, is_alive
+from allpull.rundir.run_record import close_record
 from allpull.schema.run import RunRecord
+
+
+def close_directory(directory: Path, record: RunRecord) -> None:
+    """Write the final ``record`` of a run, then ``tidy`` its directory.
+
+    Raises:
+        RunDirError, OSError: as ``close_record``.
+    """
+    close_record(directory, record)
+    tidy(directory, record)
 
 
 def tidy(directory: Path, record: RunRecord) -> None:

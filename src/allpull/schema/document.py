@@ -20,6 +20,7 @@ from allpull.schema import (
     results,
     run,
     steps,
+    studied,
 )
 from allpull.schema.base import VERSION
 
@@ -38,6 +39,8 @@ DOCUMENTED: dict[str, Any] = {
     "export": exported.ExportResult,
     "compare": compared.CompareResult,
     "audit": audited.AuditResult,
+    "study-plan": studied.StudyPlan,
+    "study": studied.StudyResult,
     "report": reported.ScalingReport,
     "probes-loader": probes.LoaderAnswer,
     "probes-storage": probes.StorageAnswer,

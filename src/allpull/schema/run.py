@@ -9,6 +9,8 @@ from pydantic import Field
 from allpull.schema.base import Record
 
 Status = Literal["created", "running", "completed", "failed", "cancelled"]
+UNENDED: frozenset[Status] = frozenset({"created", "running"})
+"""States of a run whose records still grow."""
 
 
 class Exit(Record):
@@ -83,6 +85,9 @@ class RunRecord(Record):
         None, max_length=64, description="of the user's script when the job was prepared; None: not a file, or not read"
     )
     environment: dict[str, str] = Field(default_factory=dict, description="variables that affect how ranks run")
+    point: str | None = Field(
+        None, max_length=100, description="of a study: POINT/REPEAT, the id of the point and the number of the repeat"
+    )
     redacted: int = Field(0, ge=0, description="secrets that were replaced before writing")
     exit: Exit | None = None
     gaps: list[str] = Field(

@@ -26,8 +26,8 @@ from allpull.observe.hook_install import BINDS, CARRIED, MPI_LIST
 from allpull.rundir import layout, safe_open
 from allpull.rundir.job_file import JOB_VARIABLE
 from allpull.rundir.read.headers import with_recorded_ranks
-from allpull.rundir.run_record import close_record, read_record, write_record, write_script
-from allpull.rundir.tidy import tidy
+from allpull.rundir.run_record import read_record, write_record, write_script
+from allpull.rundir.tidy import close_directory
 from allpull.schema.run import RunRecord
 
 LAUNCHER = "script"
@@ -109,8 +109,7 @@ def close_run(directory: Path, code: int) -> RunRecord:
     )
     closed = with_recorded_ranks(closed, root)
     try:
-        close_record(root, closed)
-        tidy(root, closed)
+        close_directory(root, closed)
     except OSError as error:
         raise BadInput(f"{where}: {error.strerror or error}", hint="is there room on the disk?") from error
     return closed

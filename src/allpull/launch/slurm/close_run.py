@@ -21,8 +21,8 @@ from allpull.launch.slurm.outcome import JobFacts, decide_endings, describe_stat
 from allpull.rundir import layout, safe_open
 from allpull.rundir.read.lenient import file_names, log_tail
 from allpull.rundir.read.unfinished import QUEUED, job_number
-from allpull.rundir.run_record import close_record, read_record
-from allpull.rundir.tidy import tidy
+from allpull.rundir.run_record import read_record
+from allpull.rundir.tidy import close_directory
 from allpull.schema.run import RunRecord
 
 LOOK_EVERY_S = 0.2
@@ -58,8 +58,7 @@ def close(directory: Path, code: int | None = None) -> RunRecord:
     changes = {"status": status, "exit": exit_, "ended_utc": _end_utc(root), "hosts": [host.host for host in decided]}
     closed = record.model_copy(update={**changes, "job": number, "versions": versions_of(record, decided)})
     try:
-        close_record(root, closed)
-        tidy(root, closed)
+        close_directory(root, closed)
     except OSError as error:
         raise BadInput(f"{where}: {error.strerror or error}", hint="is there room on the disk?") from error
     return closed

@@ -61,9 +61,8 @@ def main(job_file: str, place: JobHost) -> int:
         if allowed < MIN_FILES:
             reason = f"only {allowed} open files are allowed (ulimit -n); torch's agent needs {MIN_FILES}"
             return give_up(job, place, FEW_FILES, reason)
-    if place.index == 0 and not meets_in_files(job, place):
         try:
-            listener = listen(place.master, place.port)
+            listener = listen(place.master, place.port) if place.index == 0 else None
         except OSError as error:
             reason = f"cannot listen on {place.master} port {place.port}: {error.strerror}"
             return give_up(job, place, PORT_TAKEN, reason)

@@ -20,7 +20,7 @@ from allpull.schema.counters import CountersHeader
 from allpull.schema.events import Watching
 from allpull.schema.gap import SHOWN_RANKS, Gap, named_ranks, of_ranks
 from allpull.schema.host import HostRecord
-from allpull.schema.run import Exit, RunRecord
+from allpull.schema.run import UNENDED, Exit, RunRecord
 from allpull.schema.steps import StepsHeader
 from allpull.units import counted
 
@@ -85,7 +85,7 @@ def of_events(record: RunRecord, ranks: set[int], events: Mapping[int, EventLog]
     silent = sorted(rank for rank in ranks | set(events) if rank not in events or events[rank].end is None)
     raised = [rank for rank in silent if rank in events and events[rank].exceptions]
     killed = [rank for rank in silent if rank not in set(raised)]
-    if killed and record.status in {"created", "running"}:
+    if killed and record.status in UNENDED:
         yield of_ranks("rank ended", killed, " had not ended yet, or was killed")
     elif killed and record.kind == "run" and record.exit is not None and record.exit.code == 0:
         text = " ended without Python's exit functions, although the command succeeded: its last records may be missing"

@@ -31,12 +31,11 @@ from allpull.rundir.read.steps import read_steps
 from allpull.rundir.run_record import read_record
 from allpull.schema.gap import Gap
 from allpull.schema.host import HostRecord
-from allpull.schema.run import RunRecord
+from allpull.schema.run import UNENDED, RunRecord
 from allpull.schema.steps import StepsHeader
 from allpull.units import counted
 
 MAX_HOST_JSON_BYTES = 1 << 20
-UNENDED = frozenset({"created", "running"})  # their records still grow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -7,7 +7,7 @@ can explain is a slip.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
 from allpull.schema.audited import AuditFinding, Check, Range
@@ -80,12 +80,9 @@ def share_not_training(series: Sequence[Point], _: Published) -> Iterable[AuditF
 
 def speedups(series: Sequence[Point], published: Published) -> Iterable[AuditFinding]:
     """A stated speed-up is the ratio to its base, of images/s or of times."""
-    for point in series:
-        base = _base(point, series, published)
-        if point.speedup is None or base is None or base is point:
-            continue
+    for point, base in _with_base(series, published):
         ways = _ratios(point, base)
-        if ways and not any(way.meets(point.speedup) for way in ways.values()):
+        if point.speedup is not None and ways and not any(way.meets(point.speedup) for way in ways.values()):
             computed = hull(list(ways.values()))
             yield _finding(
                 "speed-up",
@@ -99,14 +96,11 @@ def speedups(series: Sequence[Point], published: Published) -> Iterable[AuditFin
 
 def efficiencies(series: Sequence[Point], published: Published) -> Iterable[AuditFinding]:
     """A stated efficiency is the speed-up, stated or computed, divided by how many times more GPUs there are."""
-    for point in series:
-        base = _base(point, series, published)
-        if point.efficiency is None or base is None or base is point:
-            continue
+    for point, base in _with_base(series, published):
         more = Figure.exactly(point.gpus / base.gpus)
         ways = list(_ratios(point, base).values()) + ([point.speedup] if point.speedup is not None else [])
         by_way = [way / more for way in ways]
-        if by_way and not any(way.meets(point.efficiency) for way in by_way):
+        if point.efficiency is not None and by_way and not any(way.meets(point.efficiency) for way in by_way):
             computed = hull(by_way)
             yield _finding(
                 "efficiency",
@@ -255,6 +249,14 @@ CHECKS: tuple[Checker, ...] = (
     *(accuracy, product, gain, extrapolated, first_epoch),
 )
 """All checks, in the order of their findings."""
+
+
+def _with_base(series: Sequence[Point], published: Published) -> Iterator[tuple[Point, Point]]:
+    """Each point that has a base other than itself, and its base."""
+    for point in series:
+        base = _base(point, series, published)
+        if base is not None and base is not point:
+            yield point, base
 
 
 def _base(point: Point, series: Sequence[Point], published: Published) -> Point | None:

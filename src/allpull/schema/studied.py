@@ -1,0 +1,130 @@
+"""A study: what its file says, which points it makes, and what was measured at each.
+
+A *point* is one setting of all parameters; it is run once per *repeat*. A *series* is the points that differ in ranks
+and hosts alone: speed-ups exist within a series.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from allpull.schema.base import Record
+from allpull.schema.results import Interval, RunMetrics
+
+Value = Annotated[bool | int | float | str, Field(union_mode="left_to_right")]
+Parameters = dict[str, Value]
+"""Parameter → value: ``ranks``, ``hosts``, ``launcher``, an option (``train.batch``), ``env.NAME``, or the name of a
+placeholder in the command."""
+
+PointState = Literal["missing", "completed", "failed", "timeout", "skipped"]
+
+
+class PlannedPoint(Record):
+    """One point before it is run."""
+
+    id: str = Field(description="the first 12 hexadecimal digits of the SHA-256 of its resolved configuration")
+    parameters: Parameters
+    series: Parameters = Field(description="its parameters apart from ranks, hosts and launcher")
+    ranks: int
+    hosts: int
+    command: list[str] = Field(description="what a user would type to run this point alone")
+    trainable_parameters: int | None = Field(description="of the network; None: a command, whose network is not known")
+    cost_s: float | None = Field(description="expected seconds of all its repeats; None: nothing like it was measured")
+    cost_from: str | None = Field(None, description="what the expectation is based on")
+    repeats: int
+    done: int = Field(ge=0, description="repeats that completed")
+
+
+class PublishedPoint(Record):
+    """One published measurement; None: not published."""
+
+    ranks: int
+    nodes: int | None
+    batch_per_rank: int | None
+    precision: str | None
+    images_per_s: float | None
+    speedup: float | None
+    efficiency: float | None
+    train_time_s: float | None
+    epoch_time_s: float | None
+    workers: int | None
+    gpu: str
+    caveat: str | None
+
+
+class PublishedSeries(Record):
+    """A published series, drawn beside what was measured."""
+
+    series: str
+    model: str
+    framework: str
+    source: str
+    points: list[PublishedPoint]
+
+
+class Changed(Record):
+    """A setting that ``--fit-here`` changed, so that the study fits this machine."""
+
+    what: str
+    full: str
+    here: str
+
+
+class StudyPlan(Record):
+    """Result of `allpull study plan`."""
+
+    schema_: str = Field(alias="schema")
+    name: str
+    title: str
+    directory: str
+    points: list[PlannedPoint]
+    order: list[tuple[str, int]] = Field(description="(point, repeat) in the order in which they are run")
+    cost_s: float | None = Field(description="expected seconds of what is missing; None where a point's is not known")
+    rank_hours: float | None
+    published: list[PublishedSeries]
+    changed: list[Changed]
+    notes: list[str]
+
+
+class PointRun(Record):
+    """One repeat of a point."""
+
+    repeat: int
+    state: PointState
+    run: str | None = Field(description="run directory, relative to that of the study")
+    seconds: float | None = Field(description="wall time, start and end of the job included")
+    reason: str | None = Field(description="why it failed or was skipped")
+    metrics: RunMetrics | None = Field(description="None unless it completed")
+
+
+class StudyPoint(Record):
+    """One point with its measurements, over its completed repeats. None: not measured."""
+
+    id: str
+    parameters: Parameters
+    series: Parameters
+    ranks: int
+    hosts: int
+    runs: list[PointRun]
+    throughput: Interval | None = Field(description="samples/s, over repeats where there are several")
+    speedup: Interval | None = Field(description="throughput over that of the smallest point of its series")
+    efficiency: Interval | None
+    epoch_s: Interval | None = Field(None, description="seconds of an epoch, all parts")
+    time_to_solution_s: Interval | None = None
+    epoch_speedup: Interval | None = Field(None, description="by epoch time, over the smallest point of its series")
+
+
+class StudyResult(Record):
+    """A study as measured so far."""
+
+    schema_: str = Field(alias="schema")
+    name: str
+    title: str
+    directory: str
+    scaling: Literal["weak", "strong"] | None
+    points: list[StudyPoint]
+    published: list[PublishedSeries]
+    changed: list[Changed]
+    notes: list[str]
