@@ -117,7 +117,7 @@ class RecordedEpoch(EpochParts):
 
 
 class EpochTime(EpochParts):
-    """Mean over the complete epochs after the first, which has the warm-up and a cold page cache; else that one alone."""
+    """Mean over complete epochs but the first, which has the warm-up and a cold page cache; else that one alone."""
 
     epochs: int = Field(ge=1, description="in the mean")
     interval: Interval | None = Field(description="of the mean total, by Student's t; None: fewer than two epochs")
