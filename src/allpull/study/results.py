@@ -29,6 +29,7 @@ from allpull.schema.studied import (
     StudyResult,
 )
 from allpull.study.directory import RUNS, read_attempts, read_study_record, runs_by_point
+from allpull.study.published_series import published_series
 from allpull.units import counted
 
 CONFIDENCE = 0.975  # the quantile of a two-sided interval of 95 %
@@ -52,7 +53,7 @@ def read_study(directory: Path) -> StudyResult:
         directory=str(directory),
         scaling=record.scaling,
         points=points,
-        published=[],
+        published=published_series(record.published),
         changed=record.changed,
         notes=list(_notes(record, points, runs)),
         ratios=list(series_ratios(points)),
@@ -76,6 +77,11 @@ def over_repeats(values: Sequence[Interval]) -> Interval | None:
     return Interval(value=math.exp(middle), low=math.exp(middle - half), high=math.exp(middle + half))
 
 
+def _over_values(values: Sequence[float]) -> Interval | None:
+    """As ``over_repeats``, of times that no single run has an interval for."""
+    return over_repeats([Interval(value=value, low=None, high=None) for value in values])
+
+
 def half_width(interval: Interval | None) -> float | None:
     """Half the width of an interval over its value; None where it is not known."""
     if interval is None or interval.low is None or interval.high is None or not interval.value:
@@ -96,6 +102,11 @@ class _Sources:
 
     runs: Sequence[tuple[str, RunRecord]]
     attempt: Attempt | None
+
+    @property
+    def last(self) -> tuple[str, RunRecord | None]:
+        """The last run and its record, or no name and None."""
+        return self.runs[-1] if self.runs else ("", None)
 
 
 def _point(
@@ -122,17 +133,21 @@ def _point(
         throughput=over_repeats([one.throughput for one in completed if one.throughput is not None]),
         speedup=None,
         efficiency=None,
+        epoch_s=_over_values([one.epoch_s.total for one in completed if one.epoch_s is not None]),
+        time_to_solution_s=_over_values(
+            [one.time_to_solution_s for one in completed if one.time_to_solution_s is not None]
+        ),
     )
 
 
 def _repeat(directory: Path, repeat: int, sources: _Sources) -> PointRun:
     """One repeat: its completed run if there is one, else how it last ended."""
     attempt = sources.attempt
-    for name, record in reversed(sources.runs):
-        if record.status == "completed":
-            seconds = attempt.seconds if attempt is not None and attempt.run == name else None
-            return _measured(directory, repeat, name, seconds)
-    name, record = [("", None), *sources.runs][-1]
+    for run, known in reversed(sources.runs):
+        if known.status == "completed":
+            seconds = attempt.seconds if attempt is not None and attempt.run == run else None
+            return _measured(directory, repeat, run, seconds)
+    name, record = sources.last
     if attempt is not None and attempt.run in {None, name} and attempt.state != "completed":
         return _not_measured(repeat, attempt.state, attempt.run, attempt.reason, attempt.seconds)
     if record is None:
@@ -174,20 +189,23 @@ def _with_speedups(points: Sequence[StudyPoint]) -> list[StudyPoint]:
     """``points`` in their order, each against the smallest one of its series that was measured."""
     scaled: dict[str, StudyPoint] = {}
     for series in by_series(points):
-        base = next((point for point in series if point.throughput is not None), None)
+        by_rate = next((point for point in series if point.throughput is not None), None)
+        by_epoch = next((point for point in series if point.epoch_s is not None), None)
         for point in series:
-            scaled[point.id] = point if base is None else _against(point, base)
+            speedup = _over(point, by_rate, point.throughput, by_rate and by_rate.throughput)
+            epoch_speedup = _over(point, by_epoch, by_epoch and by_epoch.epoch_s, point.epoch_s)
+            ideal = None if by_rate is None else by_rate.ranks / point.ranks
+            efficiency = None if speedup is None or ideal is None else _scaled(speedup, ideal)
+            update = {"speedup": speedup, "efficiency": efficiency, "epoch_speedup": epoch_speedup}
+            scaled[point.id] = point.model_copy(update=update)
     return [scaled[point.id] for point in points]
 
 
-def _against(point: StudyPoint, base: StudyPoint) -> StudyPoint:
-    if point.throughput is None or base.throughput is None:
-        return point
-    one = Interval(value=1.0, low=1.0, high=1.0)  # a point against itself, by definition
-    speedup = one if point is base else ratio(point.throughput, base.throughput)
-    if speedup is None:
-        return point
-    return point.model_copy(update={"speedup": speedup, "efficiency": _scaled(speedup, base.ranks / point.ranks)})
+def _over(point: StudyPoint, base: StudyPoint | None, top: Interval | None, bottom: Interval | None) -> Interval | None:
+    """``top`` ÷ ``bottom``, where ``point`` is held against ``base``."""
+    if top is None or bottom is None:
+        return None
+    return Interval(value=1.0, low=1.0, high=1.0) if point is base else ratio(top, bottom)  # itself: 1 by definition
 
 
 def _scaled(interval: Interval, factor: float) -> Interval:
