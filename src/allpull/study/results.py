@@ -66,8 +66,9 @@ def over_repeats(values: Sequence[Interval]) -> Interval | None:
     A single run has its own interval. Of several it is that of their geometric mean, by Student's t on logarithms:
     what varies between runs is included, which no interval of a single run knows.
 
-    >>> over_repeats([Interval(value=value, low=None, high=None) for value in (90, 100, 110)])
-    Interval(value=99.66..., low=77.6..., high=127.9...)
+    >>> mean = over_repeats([Interval(value=value, low=None, high=None) for value in (90, 100, 110)])
+    >>> round(mean.value, 2), round(mean.low, 2), round(mean.high, 2)
+    (99.67, 77.67, 127.89)
     """
     if len(values) < 2 or not all(one.value > 0 for one in values):
         return values[0] if values else None
@@ -192,20 +193,21 @@ def _with_speedups(points: Sequence[StudyPoint]) -> list[StudyPoint]:
         by_rate = next((point for point in series if point.throughput is not None), None)
         by_epoch = next((point for point in series if point.epoch_s is not None), None)
         for point in series:
-            speedup = _over(point, by_rate, point.throughput, by_rate and by_rate.throughput)
-            epoch_speedup = _over(point, by_epoch, by_epoch and by_epoch.epoch_s, point.epoch_s)
-            ideal = None if by_rate is None else by_rate.ranks / point.ranks
-            efficiency = None if speedup is None or ideal is None else _scaled(speedup, ideal)
-            update = {"speedup": speedup, "efficiency": efficiency, "epoch_speedup": epoch_speedup}
+            update: dict[str, Interval | None] = {}
+            if by_rate is not None:
+                update["speedup"] = speedup = _over(point is by_rate, point.throughput, by_rate.throughput)
+                update["efficiency"] = speedup and _scaled(speedup, by_rate.ranks / point.ranks)
+            if by_epoch is not None:
+                update["epoch_speedup"] = _over(point is by_epoch, by_epoch.epoch_s, point.epoch_s)
             scaled[point.id] = point.model_copy(update=update)
     return [scaled[point.id] for point in points]
 
 
-def _over(point: StudyPoint, base: StudyPoint | None, top: Interval | None, bottom: Interval | None) -> Interval | None:
-    """``top`` ÷ ``bottom``, where ``point`` is held against ``base``."""
+def _over(is_base: bool, top: Interval | None, bottom: Interval | None) -> Interval | None:
+    """``top`` ÷ ``bottom``; of the base against itself 1, by definition."""
     if top is None or bottom is None:
         return None
-    return Interval(value=1.0, low=1.0, high=1.0) if point is base else ratio(top, bottom)  # itself: 1 by definition
+    return Interval(value=1.0, low=1.0, high=1.0) if is_base else ratio(top, bottom)
 
 
 def _scaled(interval: Interval, factor: float) -> Interval:
