@@ -322,6 +322,9 @@ class ListedRun(Record):
     ranks: int
     created_utc: str
     seconds: float | None = Field(description="from the creation of the run to its end; None: it has not ended")
+    silent_s: float | None = Field(
+        None, description="since anything was written to a run that has not ended; None: it has ended"
+    )
     throughput: Interval | None = Field(description="samples/s of the whole job; None: not measured")
     finding: str | None = Field(description="the first finding of its last explanation; None: not explained")
 
