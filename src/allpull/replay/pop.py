@@ -77,17 +77,18 @@ def against_reference(one: PopEfficiencies, reference: PopEfficiencies | None) -
 
 
 def with_pop(runs: Sequence[RunMetrics], aligned: Sequence[AlignedRun], reference: str | None) -> list[RunMetrics]:
-    """``runs`` with their efficiencies, or why there are none; ``aligned`` in their order, ``reference`` by its id."""
+    """``runs`` with their efficiencies, or why there are none; ``aligned`` in their order.
+
+    Each is scaled against the run that its speed-up refers to, by default the one with the id ``reference``.
+    """
     measured = {run.run: _of_run(one) for run, one in zip(runs, aligned, strict=True)}
-    smallest = measured.get(reference) if reference is not None else None
-    basis = smallest if isinstance(smallest, PopEfficiencies) else None
-    comparable = {run.run for run in runs if run.speedup is not None}
-    return [_added(run, measured[run.run], basis if run.run in comparable else None) for run in runs]
+    return [_added(run, measured[run.run], measured.get(run.reference or reference or "")) for run in runs]
 
 
-def _added(run: RunMetrics, measured: PopEfficiencies | str, basis: PopEfficiencies | None) -> RunMetrics:
+def _added(run: RunMetrics, measured: PopEfficiencies | str, reference: PopEfficiencies | str | None) -> RunMetrics:
     if isinstance(measured, str):
         return run.model_copy(update={"pop_missing": measured})
+    basis = reference if isinstance(reference, PopEfficiencies) and run.speedup is not None else None
     return run.model_copy(update={"pop": against_reference(measured, basis)})
 
 
