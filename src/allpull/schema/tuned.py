@@ -14,6 +14,7 @@ Objective = Literal["epoch_s", "throughput", "time_to_accuracy_s"]
 TrialState = Literal["completed", "stopped", "failed", "timeout"]
 Proposer = Literal["start", "bottleneck", "optuna"]
 BottleneckKind = Literal["input", "network", "launch", "compute", "cpu"]
+Ended = Literal["time", "trials", "rank-hours", "space", "start failed"]
 
 
 class TunedParameter(Record):
@@ -78,9 +79,7 @@ class TuneResult(Record):
     confirmation: Confirmation | None
     seconds: float = Field(description="of all runs, confirmation included")
     rank_s: float
-    ended: Literal["time", "trials", "rank-hours", "space", "interrupted", "start failed"] = Field(
-        description="what ended the search; space: every configuration was measured"
-    )
+    ended: Ended = Field(description="what ended the search; space: every configuration was measured")
     best_toml: str | None = Field(description="the best configuration as TOML")
     command: list[str] | None = Field(description="what runs the best configuration")
     notes: list[str]

@@ -11,7 +11,7 @@ from typing import Any
 
 from allpull.errors import MissingPart
 from allpull.schema.studied import Parameters, Value
-from allpull.schema.tuned import BottleneckKind, Proposer, Trial
+from allpull.schema.tuned import BottleneckKind, Ended, Proposer, Trial
 from allpull.study.tune.line_search import next_level
 from allpull.study.tune.objective import Evaluate, Goal, Measured, hopeless
 from allpull.study.tune.space import FALLING, Dimension, configurations, start_of
@@ -28,7 +28,7 @@ class Budget:
     rank_s: float | None = None
     reserved_runs: int = 0
 
-    def exceeded(self, trials: Sequence[Trial]) -> str | None:
+    def exceeded(self, trials: Sequence[Trial]) -> Ended | None:
         """What would be exceeded by one more trial as long as the mean of those that completed; None: nothing."""
         if self.trials is not None and len(trials) >= self.trials:
             return "trials"
@@ -36,12 +36,14 @@ class Budget:
         if not whole:
             return None
         runs = 1 + self.reserved_runs
-        for limit, spent, mean, name in (
-            (self.seconds, sum(t.seconds for t in trials), sum(t.seconds for t in whole) / len(whole), "time"),
-            (self.rank_s, sum(t.rank_s for t in trials), sum(t.rank_s for t in whole) / len(whole), "rank-hours"),
-        ):
-            if limit is not None and spent + runs * mean > limit:
-                return name
+        if self.seconds is not None:
+            mean_s = sum(trial.seconds for trial in whole) / len(whole)
+            if sum(trial.seconds for trial in trials) + runs * mean_s > self.seconds:
+                return "time"
+        if self.rank_s is not None:
+            mean_s = sum(trial.rank_s for trial in whole) / len(whole)
+            if sum(trial.rank_s for trial in trials) + runs * mean_s > self.rank_s:
+                return "rank-hours"
         return None
 
 
@@ -61,10 +63,10 @@ class Search:
         self, space: Sequence[Dimension], goal: Goal, evaluate: Evaluate, *, trials: Sequence[Trial] = (), seed: int = 0
     ) -> None:
         self.trials = list(trials)
-        self._space, self._goal, self._evaluate = tuple(space), goal, evaluate
+        self.space, self.goal, self._evaluate = tuple(space), goal, evaluate
         self._kinds: dict[str, list[BottleneckKind]] = {}
         self._random = random.Random(seed + len(self.trials))  # noqa: S311  not for secrets
-        self._sampler = _Sampler(self._space, goal, seed + len(self.trials))
+        self._sampler = _Sampler(self.space, goal, seed + len(self.trials))
         for trial in self.trials:
             self._sampler.add(trial)
 
@@ -73,7 +75,7 @@ class Search:
         """The best trial that completed."""
         return min((trial for trial in self.trials if trial.state == "completed"), key=self._cost, default=None)
 
-    def run(self, budget: Budget, on_trial: Callable[[Trial], object]) -> str:
+    def run(self, budget: Budget, on_trial: Callable[[Trial], object]) -> Ended:
         """Measure configurations until ``budget`` or the space is spent; what ended it, as in `TuneResult.ended`."""
         while True:
             if self.trials and self.best is None and self.trials[0].state != "completed":
@@ -87,7 +89,7 @@ class Search:
             measured = self._evaluate.run(
                 proposal.parameters,
                 f"trial {len(self.trials)}",
-                hopeless(self._goal, None if best is None else best.value),
+                hopeless(self.goal, None if best is None else best.value),
             )
             trial = _trial(len(self.trials), proposal, measured)
             self.trials.append(trial)
@@ -97,8 +99,8 @@ class Search:
     def propose(self) -> Proposal | None:
         """The next configuration; None where all were measured."""
         if not self.trials:
-            return Proposal(parameters=start_of(self._space), by="start")
-        size = configurations(self._space)
+            return Proposal(parameters=start_of(self.space), by="start")
+        size = configurations(self.space)
         if size is not None and len({_key(trial.parameters) for trial in self.trials}) >= size:
             return None
         return self._along_the_bottleneck() or self._by_optuna()
@@ -121,7 +123,7 @@ class Search:
             return None
         kinds = self.kinds_of(best)
         costs = {_key(trial.parameters): self._cost(trial) for trial in self.trials}
-        for one in sorted(self._space, key=lambda one: _rank(one, kinds)):
+        for one in sorted(self.space, key=lambda one: _rank(one, kinds)):
             levels = one.levels if best.parameters[one.name] in one.levels else _with(one, best.parameters[one.name])
             measured = {
                 index: cost
@@ -143,11 +145,11 @@ class Search:
             parameters = self._sampler.draw()
             if _key(parameters) not in known:
                 return Proposal(parameters=parameters, by="optuna")
-        free = [one for one in _grid(self._space) if _key(one) not in known]
+        free = [one for one in _grid(self.space) if _key(one) not in known]
         return Proposal(parameters=self._random.choice(free), by="optuna") if free else None
 
     def _cost(self, trial: Trial) -> float:
-        return math.inf if trial.value is None else self._goal.cost(trial.value.value)
+        return math.inf if trial.value is None else self.goal.cost(trial.value.value)
 
 
 class _Sampler:
