@@ -16,7 +16,7 @@ from allpull.study.tune.line_search import next_level
 from allpull.study.tune.objective import Evaluate, Goal, Measured, hopeless
 from allpull.study.tune.space import FALLING, Dimension, configurations, start_of
 
-MAX_DRAWS = 100  # of the sampler for a configuration that was not measured yet
+MAX_DRAWS = 20  # of the sampler for a configuration that was not measured yet; then any such one is drawn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
