@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from allpull.cli.options import Runs, SkipDamaged
+from allpull.cli.options import Accuracy, Runs, SkipDamaged
 from allpull.cli.say import answer, note
 
 EXAMPLE = "allpull report runs --output report.html --figures figures"
@@ -22,13 +22,19 @@ Figures = Annotated[
 ]
 
 
-def report(runs: Runs, output: Output = None, figures: Figures = None, skip_damaged: SkipDamaged = False) -> None:
+def report(
+    runs: Runs,
+    output: Output = None,
+    figures: Figures = None,
+    accuracy: Accuracy = None,
+    skip_damaged: SkipDamaged = False,
+) -> None:
     """Write one self-contained HTML report of runs."""
     from allpull.api.reporting import with_explanation, write_report  # noqa: PLC0415
     from allpull.api.runs import each_run  # noqa: PLC0415  polars is not needed for --help
 
     opened = each_run(runs, skip_damaged=skip_damaged)
-    result = with_explanation([run.aligned for run in opened])
+    result = with_explanation([run.aligned for run in opened], accuracy)
     page, *charts = write_report(result, output or opened[0].directory.parent / "report.html", figures)
     for chart in charts:
         note(f"figure: {chart}")

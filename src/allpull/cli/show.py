@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allpull.cli.options import AsJson, Runs, SkipDamaged, step_range
+from allpull.cli.options import Accuracy, AsJson, Runs, SkipDamaged, step_range
 from allpull.cli.say import answer_json, note
 from allpull.errors import BadInput
 
@@ -27,12 +27,14 @@ Steps = Annotated[
 
 def show(
     runs: Runs,
+    *,
     as_json: AsJson = False,
     perfetto: Perfetto = None,
     steps: Steps = None,
+    accuracy: Accuracy = None,
     skip_damaged: SkipDamaged = False,
 ) -> None:
-    """Show throughput, phases and accuracy of runs.
+    """Show throughput, phases, epoch times and accuracy of runs.
 
     Several runs give a scaling table per program.
     """
@@ -45,7 +47,7 @@ def show(
     opened = open_runs(runs, skip_damaged=skip_damaged)
     if perfetto is not None:
         _draw(opened, perfetto, first=first, end=end)
-    result = scaling_report([run.aligned for run in opened])
+    result = scaling_report([run.aligned for run in opened], accuracy)
     if as_json:
         answer_json(side_by_side(result))
         return
