@@ -13,6 +13,7 @@ from allpull.analyse.run import metrics
 from allpull.analyse.scaling import ratio
 from allpull.analyse.student_t import quantile
 from allpull.errors import RunDirError
+from allpull.published.series import published_series
 from allpull.rundir.read.run import read_run
 from allpull.schema.base import tag
 from allpull.schema.results import Interval, RunMetrics
@@ -29,7 +30,6 @@ from allpull.schema.studied import (
     StudyResult,
 )
 from allpull.study.directory import RUNS, read_attempts, read_study_record, runs_by_point
-from allpull.study.published_series import published_series
 from allpull.units import counted
 
 CONFIDENCE = 0.975  # the quantile of a two-sided interval of 95 %
