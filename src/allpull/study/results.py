@@ -55,7 +55,7 @@ def read_study(directory: Path) -> StudyResult:
         points=points,
         published=published_series(record.published),
         changed=record.changed,
-        notes=list(_notes(record, points, runs)),
+        notes=[*record.notes, *_notes(record, points, runs)],
         ratios=list(series_ratios(points)),
     )
 
@@ -130,6 +130,7 @@ def _point(
         series=point.series,
         ranks=point.ranks,
         hosts=point.hosts,
+        labels=point.labels,
         runs=measured,
         throughput=over_repeats([one.throughput for one in completed if one.throughput is not None]),
         speedup=None,
