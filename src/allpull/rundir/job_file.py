@@ -79,6 +79,8 @@ class JobFile:
     """The user's command that each rank runs; empty: it starts its own ranks; None: the job runs ``module``."""
     cwd: str = ""
     """Working directory of ``command``."""
+    carried: Optional[str] = None
+    """Working directory in the folder that is copied to hosts with another file system; None: nothing is copied."""
     watch: WatchOptions = WatchOptions()
     """What to record of ``command`` beyond its steps."""
 
@@ -127,6 +129,8 @@ class JobFile:
         if self.command is None:
             for name in ("command", "cwd", "watch"):
                 del plain[name]
+        if self.carried is None:
+            del plain["carried"]
         return plain
 
     def write(self, path: str) -> None:

@@ -57,12 +57,104 @@ class Steady(Record):
     left_out: dict[str, int] = Field(description="reason → steps of the job; each step counts under its first reason")
 
 
+class IoWindow(Record):
+    """Mean reading over one window of a run, summed over ranks."""
+
+    name: Literal["all steps", "steady steps", "training"] = Field(
+        description="training: complete epochs without their evaluations and checkpoints"
+    )
+    seconds: float
+    read_bytes_per_s: float | None
+    reads_per_s: float | None
+    storage_read_bytes_per_s: float | None
+    read_bytes: float | None
+    reads: float | None
+    samples: int | None = Field(description="trained in it, of all ranks")
+
+
+class IoOverTime(Record):
+    """Reading summed over ranks, over the time of a run; at most 300 intervals."""
+
+    begin_s: list[float] = Field(description="begin of each interval, after the first step began")
+    end_s: list[float]
+    read_bytes_per_s: list[float | None]
+    reads_per_s: list[float | None]
+    storage_read_bytes_per_s: list[float | None]
+    ranks: list[int] = Field(description="ranks measured in each interval")
+
+
 class Io(Record):
     """Reading by ranks and their loader workers over the steady window."""
 
     read_bytes_per_s: float | None
     reads_per_s: float | None
     storage_read_bytes_per_s: float | None
+    read_bytes_per_sample: float | None = Field(
+        None, description="read while complete epochs trained ÷ their samples; without epochs, over all steps"
+    )
+    reads_per_sample: float | None = None
+    windows: list[IoWindow] = Field(default_factory=list, description="means over named windows, evaluations included")
+    over_time: IoOverTime | None = Field(None, description="filled where one run is shown")
+
+
+class EpochParts(Record):
+    """Seconds of an epoch of the whole job. The parts are disjoint and sum to ``total``."""
+
+    total: float = Field(ge=0, description="from its begin to that of the next epoch, or to the end of the last")
+    training: float = Field(ge=0, description="from its first batch to its last step, without what is below")
+    evaluation: float = Field(ge=0, description="while any rank evaluated")
+    checkpoint: float = Field(ge=0, description="while any rank wrote a checkpoint and none evaluated")
+    start: float = Field(ge=0, description="until the last rank had its first batch; starting the loader is part of it")
+    other: float = Field(ge=0, description="between its last step and its end, without evaluation and checkpoint")
+
+
+class RecordedEpoch(EpochParts):
+    """One complete epoch."""
+
+    epoch: int = Field(ge=0, description="number of the epoch, from 0")
+    steps: int = Field(ge=0)
+    samples: int | None = Field(description="of all ranks; None: not recorded for all steps")
+
+
+class EpochTime(EpochParts):
+    """Mean over complete epochs but the first, which has the warm-up and a cold page cache; else that one alone."""
+
+    epochs: int = Field(ge=1, description="in the mean")
+    interval: Interval | None = Field(description="of the mean total, by Student's t; None: fewer than two epochs")
+    shortest: float
+    longest: float
+    first: RecordedEpoch | None = Field(description="the first of the training; None: it is not complete, or not here")
+    each: list[RecordedEpoch] = Field(description="all complete epochs in order, thinned evenly to at most 1,000")
+
+
+class AccuracyTime(Record):
+    """How long a training took to an accuracy that the user states."""
+
+    metric: str = Field(description="such as test_top1")
+    wanted: float
+    best: float | None = Field(description="the best value reported; None: none was")
+    time_s: float | None = Field(description="from the begin of the first epoch; None: not reached, or not known")
+    epoch: int | None = Field(description="epoch after which it was reached, from 0")
+
+
+class EpochSpeedup(Record):
+    """One run over the reference: how many times as fast. None: not known of both."""
+
+    epoch: Interval | None = Field(description="epoch time of the reference ÷ that of this run")
+    time_to_solution: float | None
+    time_to_accuracy: float | None
+    training_rate: float | None = Field(description="ratio of samples/s while training")
+    overall_rate: float | None = Field(description="ratio of samples/s over whole epochs")
+
+
+class PrecisionRatio(Record):
+    """The throughput of one precision over that of another at the same number of ranks."""
+
+    ranks: int
+    precision: str
+    over: str
+    ratio: Interval = Field(description="means of all runs of that size where there are several")
+    runs: list[str] = Field(description="run ids, those of `precision` first")
 
 
 class Overhead(Record):
@@ -170,6 +262,21 @@ class RunMetrics(Record):
     collectives: list[CollectiveUse] | None = Field(None, description="most costly first; None: not recorded")
     pauses: list[Pause] = Field(default_factory=list)
     buckets: list[BucketTime] | None = Field(None, description="None: no profiler window was read")
+    precision: str | None = Field(None, description="of the arithmetic of a step, such as bf16; None: not recorded")
+    reference: str | None = Field(None, description="run id that speedup, efficiency and epoch_speedup refer to")
+    epoch_s: EpochTime | None = Field(None, description="seconds of an epoch; None: epoch_notes say why")
+    time_to_solution_s: float | None = Field(
+        None, description="from the begin of the first epoch to the end of the last one; None: epoch_notes say why"
+    )
+    time_to_accuracy: AccuracyTime | None = Field(None, description="None: no accuracy was stated")
+    training_samples_per_s: float | None = Field(
+        None, description="samples of the complete epochs ÷ their seconds of training"
+    )
+    overall_samples_per_s: float | None = Field(
+        None, description="samples of the complete epochs ÷ all their seconds, evaluation and checkpoint included"
+    )
+    epoch_speedup: EpochSpeedup | None = None
+    epoch_notes: list[str] = Field(default_factory=list, description="which epochs do not count, and what is not known")
 
 
 class ProgramRuns(Record):
@@ -195,6 +302,9 @@ class ShowResult(Record):
     scaling: Scaling | None = Field(description="weak: same samples per rank; strong: same global batch")
     notes: list[str]
     programs: list[ProgramRuns] = Field(default_factory=list, description="empty where all runs are of one program")
+    precisions: list[PrecisionRatio] = Field(
+        default_factory=list, description="each precision over the most exact one at the same ranks"
+    )
     without_steps: list[str] = Field(
         default_factory=list, description="run ids of probes and of jobs that made no step, beside runs that did"
     )

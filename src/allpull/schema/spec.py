@@ -46,6 +46,11 @@ class SshSpec:
 
     python: str = option("", "Python on those hosts; empty: the same path as here")
     ship: bool = option(False, "first copy allpull's own code there with rsync")
+    carry: str = option(
+        "",
+        "folder of your program, such as . for the working directory, to copy with rsync to hosts that do not share the"
+        " run directory; empty: the program is there already",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,17 +6,21 @@ and hosts alone: speed-ups exist within a series.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from allpull.schema.base import Record
 from allpull.schema.results import Interval, RunMetrics
 
-Value = Annotated[bool | int | float | str, Field(union_mode="left_to_right")]
+Value = bool | int | float | str  # pydantic keeps the exact type: 1 stays a number, "yes" a text
 Parameters = dict[str, Value]
-"""Parameter → value: ``ranks``, ``hosts``, ``launcher``, an option (``train.batch``), ``env.NAME``, or the name of a
-placeholder in the command."""
+"""Parameter → value.
+
+A parameter is ``ranks``, ``hosts``, ``launcher``, an option such as ``train.batch``, ``env.`` and the name of a
+variable,
+or the name of a placeholder in the command.
+"""
 
 PointState = Literal["missing", "completed", "failed", "timeout", "skipped"]
 

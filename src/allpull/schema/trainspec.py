@@ -29,6 +29,9 @@ class DataSpec:
         ge=0,
         le=4096,
     )
+    bands: int = option(0, "synthetic: channels of an image; 0: 3", ge=0, le=4096)
+    classes: int = option(0, "synthetic: classes, or labels with data.multi_label; 0: 1,000", ge=0, le=2**20)
+    multi_label: bool = option(False, "synthetic: each sample has several labels, as in BigEarthNet, not one class")
     test_size: int = option(0, "packs: pixels per side in evaluation; 0: data.size", ge=0, le=4096)
     test_resize: int = option(
         0,
@@ -138,11 +141,19 @@ class TrainSpec:
     optimizer: Literal["sgd", "lars"] = option("sgd", "optimizer: SGD, or LARS for very large batches")
     momentum: float = option(0.9, "momentum of SGD and LARS", ge=0, lt=1)
     nesterov: bool = option(False, "Nesterov's momentum, for SGD")
-    weight_decay: float = option(1e-4, "weight decay; not applied to norms and biases", ge=0, le=1)
+    weight_decay: float = option(1e-4, "weight decay; see train.decay", ge=0, le=1)
+    decay: Literal["weights", "all"] = option(
+        "weights", "parameters that are decayed: all but norms and biases (weights), or all, as in plain SGD"
+    )
     clip_norm: float = option(0.0, "clip the total gradient norm to this; 0: off", ge=0)
-    schedule: Literal["cosine", "step", "polynomial", "constant"] = option("cosine", "learning-rate schedule")
+    schedule: Literal["cosine", "step", "milestones", "polynomial", "constant"] = option(
+        "cosine", "learning-rate schedule"
+    )
     power: float = option(2.0, "power of the polynomial schedule; 1: linear", gt=0, le=10)
     step_epochs: float = option(30.0, "step schedule: divide by 10 every this many epochs", gt=0)
+    milestones: tuple[float, ...] = option(
+        (), "milestones schedule: divide by 10 after each of these numbers of epochs, such as [30, 60, 80]", gt=0
+    )
     warmup_epochs: float = option(1.0, "epochs over which the learning rate rises to its full value", ge=0)
     label_smoothing: float = option(0.0, "label smoothing of the cross-entropy", ge=0, lt=1)
     accumulate: int = option(
@@ -177,6 +188,9 @@ class TrainSpec:
     checkpoint_every: int = option(0, "steps between checkpoints; 0: at the end of each epoch", ge=0)
     keep_checkpoints: int = option(2, "checkpoints kept, newest last", ge=1, le=1000)
     stop_after: int = option(0, "stop after this many steps in total, as if interrupted; 0: never", ge=0)
+    stop_at_top1: float = option(
+        0.0, "stop after the evaluation whose top-1 accuracy is at least this, as a fraction; 0: never", ge=0, le=1
+    )
     save_on_term: bool = option(
         False,
         "on SIGTERM, write a checkpoint and end within launch.grace_s, as SIGUSR1 always does; always on in job"
@@ -185,6 +199,9 @@ class TrainSpec:
     resume: str = option("", "run directory or checkpoint file to resume from; empty: start from scratch")
     log_every: int = option(
         10, "steps between points of the training-loss curve; points are written ten at a time", ge=1
+    )
+    log_accuracy: bool = option(
+        False, "also record the training batches' top-1 and top-5 accuracy as curves; one class per sample, no mixup"
     )
 
 

@@ -123,6 +123,20 @@ def test_synthetic_pictures_are_uniform_bytes_of_any_size_that_all_differ():
     assert (feed.facts.classes, feed.facts.channels, feed.facts.test_samples) == (1000, 3, 256)
 
 
+def test_synthetic_data_may_have_any_bands_and_labels():
+    """As BigEarthNet: 12 bands, 43 labels, about three of them per sample."""
+    data = DataSpec(name="synthetic", size=8, limit=400, bands=12, classes=43, multi_label=True)
+    feed = feed_of(data, global_batch=400)
+    (batch,) = feed.training(0)
+    assert (feed.facts.channels, feed.facts.classes, feed.facts.multi_label) == (12, 43, True)
+    assert batch.images.shape == (400, 8, 8, 12)
+    assert batch.labels.shape == (400, 43)
+    assert set(np.unique(batch.labels)) == {0, 1}
+    assert batch.labels.sum(1).mean() == pytest.approx(3, abs=1)
+    (single,) = feed_of(DataSpec(name="synthetic", size=8, limit=400, classes=7), global_batch=400).training(0)
+    assert set(single.labels) == set(range(7))
+
+
 def test_synthetic_batches_are_made_once_and_given_in_turn():
     """In all epochs; the global batches are the same on any number of ranks, and each sample of a step counts."""
     data = DataSpec(name="synthetic", size=8, limit=130)

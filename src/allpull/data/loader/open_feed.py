@@ -75,7 +75,14 @@ def _in_memory(data: DataSpec, seed: int) -> Dataset:
     if data.name == SYNTHETIC:
         if data.path:
             raise BadInput(f"data.path is '{data.path}', but synthetic data are generated", hint="omit data.path")
-        return synthetic(samples=data.limit, size=data.size, seed=seed)
+        return synthetic(
+            samples=data.limit,
+            size=data.size,
+            bands=data.bands,
+            classes=data.classes,
+            multi_label=data.multi_label,
+            seed=seed,
+        )
     dataset = read(data.name, data.path)
     refuse_size(data, dataset)
     return dataset

@@ -25,6 +25,8 @@ ACCURACIES = {
     "test_map": "mAP",
     "test_f1_micro": "micro F1",
     "test_f1_macro": "macro F1",
+    "train_top1": "training top-1",
+    "train_top5": "training top-5",
 }
 SEVERAL = ("test_map", "test_f1_micro", "test_f1_macro")
 DASHES = {"Full lines": [1, 0], "dashed": [5, 3], "dotted": [1, 3], "dash-dotted": [6, 3, 1, 3], "long dashes": [10, 3]}
@@ -44,7 +46,12 @@ def block(report: ScalingReport) -> Block | None:
         parts.append(_chart("loss", "Loss against epochs", "Loss", loss))
     accuracy = _rows(chosen, ACCURACIES, 100.0)
     if accuracy:
-        parts.append(_chart("accuracy", "Test accuracy against epochs", "Test accuracy (%)", accuracy))
+        kind = (
+            "Accuracy"
+            if {row["curve"] for row in accuracy} & {ACCURACIES["train_top1"], ACCURACIES["train_top5"]}
+            else "Test accuracy"
+        )
+        parts.append(_chart("accuracy", f"{kind} against epochs", f"{kind} (%)", accuracy))
     if len(chosen) < len(with_curves):
         parts.append(Text(text=f"Drawn: {len(chosen)} of {len(with_curves)} runs, for legibility.", quiet=True))
     parts.append(_table(pairs))
