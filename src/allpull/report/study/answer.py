@@ -19,12 +19,12 @@ MOST_ITEMS = 12
 
 def block(report: StudyReport) -> Block:
     """The answer in sentences and large numbers, with what makes it doubtful beside them."""
-    said = sentences(report)
+    lines = sentences(report)
     parts: list[Part] = list(_doubts(report))
     tiles = list(_tiles(report))
     parts += [Tiles(tiles=tiles)] if tiles else []
-    parts += [Points(items=said[1:])] if said[1:] else []
-    return Block(title="What the study says", lead=said[0], parts=parts)
+    parts += [Points(items=lines[1:])] if lines[1:] else []
+    return Block(title="What the study says", lead=lines[0], parts=parts)
 
 
 def sentences(report: StudyReport) -> list[str]:
@@ -40,10 +40,10 @@ def sentences(report: StudyReport) -> list[str]:
 
 def best_point(report: StudyReport) -> StudyPoint | None:
     """The point with the shortest epoch, or where no epoch was timed the highest throughput; None: nothing measured."""
-    timed_points = [point for point in report.measured if point.epoch_s is not None]
-    if timed_points:
-        return min(timed_points, key=lambda point: point.epoch_s.value if point.epoch_s else 0.0)
-    return max(report.measured, key=lambda point: point.throughput.value if point.throughput else 0.0, default=None)
+    with_epochs = [point for point in report.measured if point.epoch_s is not None]
+    if with_epochs:
+        return min(with_epochs, key=lambda point: _value(point.epoch_s))
+    return max(report.measured, key=lambda point: _value(point.throughput), default=None)
 
 
 def described(report: StudyReport, point: StudyPoint) -> str:
@@ -69,10 +69,12 @@ def falls(one: Series) -> str:
         unsure = f", and on {counted(doubtful[0].ranks, 'rank')} the interval includes it" if doubtful else ""
         return f"it is at least {percent(ACCEPTABLE)} at every size{unsure}"
     before = [point for point in known if point.ranks < under.ranks]
-    kept = f"it is at least {percent(ACCEPTABLE)} up to {counted(before[-1].ranks, 'rank')}, and " if before else "it is "
-    unsure = under.efficiency is not None and under.efficiency.includes(ACCEPTABLE)
-    interval = f"{bounds(under.efficiency)}{'; the interval includes 80 %' if unsure else ''}"
-    return f"{kept}under that on {counted(under.ranks, 'rank')}: {interval}"
+    kept = (
+        f"it is at least {percent(ACCEPTABLE)} up to {counted(before[-1].ranks, 'rank')}, and " if before else "it is "
+    )
+    is_unsure = under.efficiency is not None and under.efficiency.includes(ACCEPTABLE)
+    doubt = "; the interval includes 80 %" if is_unsure else ""
+    return f"{kept}under that on {counted(under.ranks, 'rank')}: {bounds(under.efficiency)}{doubt}"
 
 
 def _scaled(report: StudyReport) -> list[Series]:
@@ -83,10 +85,10 @@ def _best(report: StudyReport, best: StudyPoint) -> str:
     what = "Shortest epoch" if best.epoch_s is not None else "Fastest"
     value = f"an epoch of {timed(best.epoch_s)}, " if best.epoch_s is not None else ""
     unsure = _indistinct(report, best)
-    rest = f"; {joined(unsure)} cannot be told apart from it" if unsure else ""
+    equals = f"; {joined(unsure)} cannot be told apart from it" if unsure else ""
     runs = sum(run.metrics is not None for run in best.runs)
     repeats = f" ({counted(runs, 'repeat')})" if runs else ""
-    return f"{what}: {described(report, best)}, with {value}{spread(best.throughput)} samples/s{repeats}{rest}."
+    return f"{what}: {described(report, best)}, with {value}{spread(best.throughput)} samples/s{repeats}{equals}."
 
 
 def _indistinct(report: StudyReport, best: StudyPoint) -> list[str]:
@@ -111,14 +113,12 @@ def _scaling(one: Series, *, is_only: bool) -> Iterator[str]:
     point = largest(one)
     if point is None:
         return
-    name = "" if is_only else f"{one.name}: "
-    basis = counted(one.points[0].ranks, "rank")
     kind = f" ({one.scaling} scaling)" if one.scaling else ""
-    size = f"{'o' if name else 'O'}n {counted(point.ranks, 'rank')}"
-    yield (
-        f"{name}{'O' + size[1:] if not name else size}, the largest size, efficiency is {bounds(point.efficiency)} "
-        f"relative to {basis}, and speed-up {ranged(point.speedup)}{kind}; {falls(one)}."
+    line = (
+        f"on {counted(point.ranks, 'rank')}, the largest size, efficiency is {bounds(point.efficiency)} relative to "
+        f"{counted(one.points[0].ranks, 'rank')}, and speed-up {ranged(point.speedup)}{kind}; {falls(one)}."
     )
+    yield f"{line[0].upper()}{line[1:]}" if is_only else f"{one.name}: {line}"
 
 
 def _tiles(report: StudyReport) -> Iterator[Tile]:
@@ -133,22 +133,22 @@ def _tiles(report: StudyReport) -> Iterator[Tile]:
     )
     if best.epoch_s is not None:
         yield Tile(value=show_time(best.epoch_s.value), label="shortest epoch", detail=_range(best.epoch_s))
-    widest = max((pair for one in _scaled(report) if (pair := (largest(one), one))[0]), key=_ranks_of, default=None)
-    if widest is not None and widest[0] is not None and widest[0].speedup is not None:
-        point, one = widest
-        assert point is not None
-        assert point.speedup is not None
+    widest = max(((one, point) for one in _scaled(report) if (point := largest(one))), key=_rank, default=None)
+    if widest is not None and widest[1].speedup is not None:
+        one, point = widest
         ranks = counted(point.ranks, "rank")
-        detail = f"over {counted(one.points[0].ranks, 'rank')}, perfect would be {point.ranks / one.points[0].ranks:g}×"
-        yield Tile(value=times(point.speedup.value), label=f"speed-up on {ranks}", detail=detail)
-        yield Tile(value=percent(_value(point.efficiency)), label=f"efficiency on {ranks}", detail=bounds(point.efficiency))
+        perfect = f"{point.ranks / one.points[0].ranks:g}×"
+        detail = f"over {counted(one.points[0].ranks, 'rank')}; perfect would be {perfect}"
+        yield Tile(value=times(_value(point.speedup)), label=f"speed-up on {ranks}", detail=detail)
+        interval = bounds(point.efficiency).partition(" (")[2].removesuffix(")")
+        detail = f"95 % interval {interval}" if interval else ""
+        yield Tile(value=percent(_value(point.efficiency)), label=f"efficiency on {ranks}", detail=detail)
     done = sum(point.throughput is not None for point in report.study.points)
     yield Tile(value=f"{done} of {len(report.study.points)}", label="points measured", detail=_repeats(report))
 
 
-def _ranks_of(pair: tuple[StudyPoint | None, Series]) -> tuple[int, float]:
-    point = pair[0]
-    return (0, 0.0) if point is None else (point.ranks, _value(point.speedup))
+def _rank(pair: tuple[Series, StudyPoint]) -> tuple[int, float]:
+    return pair[1].ranks, _value(pair[1].speedup)
 
 
 def _repeats(report: StudyReport) -> str:

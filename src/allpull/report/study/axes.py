@@ -132,7 +132,8 @@ def _by_value(line: AxisLine) -> Mapping[str, StudyPoint]:
 
 def _table(axis: Axis, name: str) -> Table:
     """One row per value and line, the fastest of each line marked."""
-    rows, marked = [], set()
+    rows: list[tuple[str, ...]] = []
+    marked: set[int] = set()
     for line in axis.lines:
         rates = [point.throughput.value if point.throughput else 0.0 for _, point in line.points]
         for (value, point), one in zip(line.points, rates, strict=True):
@@ -149,7 +150,7 @@ def _ratios(axis: Axis) -> Iterator[Table]:
     values = _values(axis.lines)
     base = plain_value(base_of(values))
     others = [plain_value(value) for value in values if plain_value(value) != base]
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for line in axis.lines:
         points = _by_value(line)
         rows.append((line.name, *(_ratio(points.get(one), points.get(base)) for one in others)))

@@ -132,7 +132,7 @@ def _row(name: str, mark: Mark) -> dict[str, Any]:
 
 def _x(frame: Frame, values: Sequence[X]) -> alt.X:
     if any(isinstance(value, str) for value in values):
-        names = list(dict.fromkeys(values))
+        names = list(dict.fromkeys(map(str, values)))
         axis = alt.Axis(labelAngle=0, grid=False, labelLimit=7 * CATEGORY_CHARACTERS)
         return alt.X("x:N", title=frame.x_title, sort=names, scale=alt.Scale(domain=names), axis=axis)
     places = sorted({float(value) for value in values})

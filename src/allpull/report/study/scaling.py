@@ -261,25 +261,25 @@ def _table(scaled: Sequence[Series]) -> Table:
 
 
 def _published_table(published: Sequence[PublishedSeries]) -> Iterator[Part]:
-    rows = []
-    for one in published:
-        speedups = {id(point): speedup for point, speedup in relative(one)}
-        for point in sorted(one.points, key=lambda own: own.ranks):
-            rows.append(
-                (
-                    one.series,
-                    f"{point.ranks:,}",
-                    ABSENT if point.images_per_s is None else show_count(point.images_per_s),
-                    ABSENT if point.epoch_time_s is None else show_time(point.epoch_time_s),
-                    ABSENT if point.train_time_s is None else show_time(point.train_time_s),
-                    times(speedups.get(id(point))),
-                )
-            )
+    rows = [row for one in published for row in _published_rows(one)]
     if rows:
         columns = ("Series", "Ranks", "Images/s", "Epoch", "Training", "Speed-up")
         caption = "Published, in the same units; each speed-up is over the smallest size of its series"
         yield Table(caption=caption, columns=columns, rows=rows[:MOST_ROWS])
         yield Points(items=[_source(one) for one in published])
+
+
+def _published_rows(one: PublishedSeries) -> Iterator[tuple[str, ...]]:
+    speedups = {id(point): speedup for point, speedup in relative(one)}
+    for point in sorted(one.points, key=lambda own: own.ranks):
+        yield (
+            one.series,
+            f"{point.ranks:,}",
+            ABSENT if point.images_per_s is None else show_count(point.images_per_s),
+            ABSENT if point.epoch_time_s is None else show_time(point.epoch_time_s),
+            ABSENT if point.train_time_s is None else show_time(point.train_time_s),
+            times(speedups.get(id(point))),
+        )
 
 
 def _source(one: PublishedSeries) -> str:

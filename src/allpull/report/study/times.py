@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 from allpull.report.html.block import Block, Part, Table
 from allpull.report.html.chart import time_unit
@@ -10,38 +11,47 @@ from allpull.report.study.content import StudyReport
 from allpull.report.study.drawing import Frame, Line, Mark, chart
 from allpull.report.study.lines import Series, published_name, series
 from allpull.report.study.scaling import MOST_ROWS
-from allpull.report.wording import ABSENT, ranged
-from allpull.schema.results import Interval
+from allpull.report.wording import ABSENT, percent, ranged
+from allpull.schema.results import EpochTime, Interval
 from allpull.schema.studied import PublishedPoint, PublishedSeries, StudyPoint
 from allpull.units import counted, show_time
 
 TITLE = "Time of an epoch, time to solution"
+PARTS = ("training", "evaluation", "checkpoint", "start", "other")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duration:
+    """A time that is drawn against ranks: of a measured point, and of a published one."""
+
+    slug: str
+    title: str
+    caption: str
+    measured: Callable[[StudyPoint], Interval | None]
+    published: Callable[[PublishedPoint], float | None]
+
+
+DURATIONS = (
+    Duration(
+        slug="epoch-time",
+        title="Time of an epoch against ranks",
+        caption="An epoch with all its parts: training, evaluation, checkpoints.",
+        measured=lambda point: point.epoch_s,
+        published=lambda point: point.epoch_time_s,
+    ),
+    Duration(
+        slug="time-to-solution",
+        title="Time to solution against ranks",
+        caption="From the begin of the first epoch to the end of the last. Compare trainings of as many epochs only.",
+        measured=lambda point: point.time_to_solution_s,
+        published=lambda point: point.train_time_s,
+    ),
+)
 
 
 def block(report: StudyReport) -> Block | None:
-    """Charts and a table of the times; None if none was measured."""
+    """Charts and tables of the times; None if none was measured."""
     everything = series(report.study)
-    published = report.study.published
-    parts: list[Part] = []
-    for slug, title, caption, own, stated in (
-        (
-            "epoch-time",
-            "Time of an epoch against ranks",
-            "Seconds of an epoch with all its parts: training, evaluation, checkpoints.",
-            lambda point: point.epoch_s,
-            lambda point: point.epoch_time_s,
-        ),
-        (
-            "time-to-solution",
-            "Time to solution against ranks",
-            "Seconds from the start of the training to its end. Compare it only with trainings of as many epochs.",
-            lambda point: point.time_to_solution_s,
-            lambda point: point.train_time_s,
-        ),
-    ):
-        drawn = _chart(Frame(slug=slug, title=title, caption=caption, x_title="Ranks", y_title="s"), everything, published,
-                       own, stated)  # fmt: skip
-        parts += [drawn] if drawn is not None else []
     rows = [
         (
             one.name,
@@ -56,8 +66,11 @@ def block(report: StudyReport) -> Block | None:
     ]
     if not rows:
         return None
+    charts = (_chart(duration, everything, report.study.published) for duration in DURATIONS)
+    parts: list[Part] = [part for part in charts if part is not None]
     columns = ("Series", "Ranks", "Epoch", "Speed-up by epochs", "Time to solution")
     parts.append(Table(caption="Times with 95 % intervals", columns=columns, rows=rows[:MOST_ROWS]))
+    parts += _of_parts(everything)
     return Block(title=TITLE, lead=_lead(report), parts=parts)
 
 
@@ -74,51 +87,66 @@ def timed(interval: Interval | None) -> str:
     return f"{show_time(interval.value)} ({show_time(interval.low)} to {show_time(interval.high)})"
 
 
+def epoch_of(point: StudyPoint) -> EpochTime | None:
+    """The parts of an epoch in the first run of ``point`` that has them."""
+    return next((run.metrics.epoch_s for run in point.runs if run.metrics and run.metrics.epoch_s), None)
+
+
+def _of_parts(everything: Sequence[Series]) -> Iterator[Table]:
+    pairs = [
+        (one, point, epoch) for one in everything for point in one.points if (epoch := epoch_of(point)) is not None
+    ]
+    rows = [
+        (
+            one.name,
+            f"{point.ranks:,}",
+            *(show_time(getattr(epoch, name)) for name in PARTS),
+            percent(1 - epoch.training / epoch.total if epoch.total > 0 else None),
+        )
+        for one, point, epoch in pairs
+    ]
+    if rows:
+        columns = ("Series", "Ranks", *(name.capitalize() for name in PARTS), "Not training")
+        yield Table(caption="Parts of an epoch, of the first repeat", columns=columns, rows=rows[:MOST_ROWS])
+
+
 def _lead(report: StudyReport) -> str:
     known = [(point.epoch_s.value, point) for point in report.study.points if point.epoch_s is not None]
     if not known:
-        return "From the start of the training to its end."
+        return "From the begin of the first epoch to the end of the last."
     _, fastest = min(known, key=lambda pair: pair[0])
     return f"The shortest epoch takes {timed(fastest.epoch_s)}, on {counted(fastest.ranks, 'rank')}."
 
 
-def _chart(
-    frame: Frame,
-    everything: Sequence[Series],
-    published: Sequence[PublishedSeries],
-    own: Callable[[StudyPoint], Interval | None],
-    stated: Callable[[PublishedPoint], float | None],
-) -> Part | None:
-    known = [
-        (one.name, [(point, value) for point in one.points if (value := own(point)) is not None and value.value > 0])
+def _chart(duration: Duration, everything: Sequence[Series], published: Sequence[PublishedSeries]) -> Part | None:
+    measured = [
+        (one.name, [(point, time) for point in one.points if (time := duration.measured(point)) and time.value > 0])
         for one in everything
         if one.is_scaled
     ]
-    beside = [
-        (
-            published_name(one),
-            [(point, value) for point in one.points if (value := stated(point)) is not None and value > 0],
-        )
+    stated = [
+        (published_name(one), [(point, time_s) for point in one.points if (time_s := duration.published(point))])
         for one in published
     ]
-    longest_s = max((value.value for _, pairs in known for _, value in pairs), default=0.0)
-    factor, unit = time_unit(max([longest_s, *(value for _, pairs in beside for _, value in pairs)]))
-    lines = [Line(name=name, marks=[_mark(point, value, factor) for point, value in pairs]) for name, pairs in known]
-    for name, pairs in beside:
+    times_s = [time.value for _, pairs in measured for _, time in pairs]
+    factor, unit = time_unit(max([0.0, *times_s, *(time_s for _, pairs in stated for _, time_s in pairs)]))
+    lines = [Line(name=name, marks=[_mark(point, time, factor) for point, time in pairs]) for name, pairs in measured]
+    for name, given in stated:
         marks = [
-            Mark(x=point.ranks, value=value * factor, shown=show_time(value), note=point.gpu)
-            for point, value in sorted(pairs, key=lambda pair: pair[0].ranks)
+            Mark(x=point.ranks, value=time_s * factor, shown=show_time(time_s), note=point.gpu)
+            for point, time_s in sorted(given, key=lambda pair: pair[0].ranks)
         ]
         is_curve = len({mark.x for mark in marks}) == len(marks)
         lines.append(Line(name=name, marks=marks if is_curve else [], is_published=True))
-    titled = Frame(
-        slug=frame.slug,
-        title=frame.title,
-        caption=frame.caption + (" Open diamonds are published." if any(pairs for _, pairs in beside) else ""),
+    beside = " Open diamonds are published." if any(line.is_published and line.marks for line in lines) else ""
+    frame = Frame(
+        slug=duration.slug,
+        title=duration.title,
+        caption=f"{duration.caption}{beside}",
         x_title="Ranks",
         y_title=f"Time ({unit})",
     )
-    return chart(titled, lines)
+    return chart(frame, lines)
 
 
 def _mark(point: StudyPoint, interval: Interval, factor: float) -> Mark:
