@@ -48,14 +48,40 @@ class PublishedPoint(Record):
     nodes: int | None
     batch_per_rank: int | None
     precision: str | None
-    images_per_s: float | None
+    images_per_s: float | None = Field(description="of the whole job")
     speedup: float | None
+    speedup_base: str | None = Field(None, description="over what; None: over the smallest size of the series")
     efficiency: float | None
     train_time_s: float | None
     epoch_time_s: float | None
-    workers: int | None
+    workers: int | None = Field(description="processes that load data, per rank")
     gpu: str
-    caveat: str | None
+    parallel_efficiency: float | None = Field(None, description="POP, with the next two")
+    load_balance: float | None = None
+    communication_efficiency: float | None = None
+    curve: str | None = Field(None, description="the run in `curves` of its series")
+    caveat: str | None = Field(description="what to know before it is compared")
+
+
+class PublishedEpoch(Record):
+    """One epoch of a published learning curve; None: not published."""
+
+    epoch: int
+    end_s: float = Field(description="its end, since that of the first epoch recorded")
+    images_per_s: float | None
+    train_top1: float | None = Field(description="share of samples, as all accuracies")
+    train_top5: float | None
+    test_top1: float | None
+    test_top5: float | None
+
+
+class PublishedCurve(Record):
+    """The epochs of one published run."""
+
+    run: str
+    ranks: int
+    batch_per_rank: int | None
+    epochs: list[PublishedEpoch]
 
 
 class PublishedSeries(Record):
@@ -66,6 +92,7 @@ class PublishedSeries(Record):
     framework: str
     source: str
     points: list[PublishedPoint]
+    curves: list[PublishedCurve] = Field([], description="learning curves, fewest ranks first")
 
 
 class Changed(Record):
