@@ -65,8 +65,10 @@ def _parts(axis: Axis, slug: str, published: Sequence[PublishedSeries]) -> Itera
         return
     name = plain_name(axis.parameter)
     moving = f" It moves together with {joined([plain_name(one) for one in axis.with_it])}." if axis.with_it else ""
-    lines = [Line(name=line.name, marks=[_mark(axis, value, point) for value, point in line.points if _is_measured(point)])
-             for line in axis.lines]  # fmt: skip
+    lines = [
+        Line(name=line.name, marks=[_mark(axis, *pair) for pair in line.points if _is_measured(pair[1])])
+        for line in axis.lines
+    ]
     lines += _published(axis, published)
     drawn = chart(
         Frame(

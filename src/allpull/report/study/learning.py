@@ -25,9 +25,7 @@ def block(report: StudyReport) -> Block | None:
     measured = list(_measured(report))
     if not measured:
         return None
-    published = [
-        (short(f"{one.series}, {counted(one.ranks, 'rank')}", LABEL_CHARACTERS), one.curves) for one in report.curves
-    ]
+    published = list(_published(report))
     kept = [measured[at] for at in evenly(len(measured), MOST_MEASURED)]
     beside = [published[at] for at in evenly(len(published), MOST_PUBLISHED)]
     parts: list[Part] = []
@@ -48,6 +46,16 @@ def _measured(report: StudyReport) -> Iterator[tuple[str, list[Curve]]]:
         known = [one for one in detail.curves if one.name in SCORES and any(one.values)] if detail else []
         if known:
             yield short(described(report, point), LABEL_CHARACTERS), known
+
+
+def _published(report: StudyReport) -> Iterator[tuple[str, list[Curve]]]:
+    for series in report.study.published:
+        for run in series.curves:
+            epochs = [float(one.epoch) for one in run.epochs]
+            curves = [
+                Curve(name=name, epochs=epochs, values=[getattr(one, name) for one in run.epochs]) for name in SCORES
+            ]
+            yield short(f"{series.series}, {counted(run.ranks, 'rank')}", LABEL_CHARACTERS), curves
 
 
 def _last(curves: Sequence[Curve]) -> float | None:

@@ -27,6 +27,7 @@ CHECKS = {
     "first-epoch": "first epoch",
     "warm-up": "warm-up in the mean",
     "page-cache": "page cache",
+    "efficiency-by-time": "efficiency both ways",
 }
 OF_A_STUDY = {
     "Interval of a point": (
@@ -60,7 +61,8 @@ def audit(report: StudyReport) -> Block:
     if not report.findings:
         lead = "The numbers of this study do not contradict each other."
     else:
-        lead = f"{counted(slips, 'slip')} and {counted(len(report.findings) - slips, 'observation')} in this study's own numbers."
+        others = counted(len(report.findings) - slips, "observation")
+        lead = f"{counted(slips, 'slip')} and {others} in this study's own numbers."
     return Block(title="This study audited", lead=lead, parts=parts)
 
 

@@ -12,8 +12,9 @@ from allpull.report.study.drawing import Frame, Line, Mark, chart
 from allpull.report.study.lines import Series, published_name, series
 from allpull.report.study.scaling import MOST_ROWS
 from allpull.report.wording import ABSENT, percent, ranged
-from allpull.schema.results import EpochTime, Interval
+from allpull.schema.results import Interval
 from allpull.schema.studied import PublishedPoint, PublishedSeries, StudyPoint
+from allpull.study.audit.own import epoch_of
 from allpull.units import counted, show_time
 
 TITLE = "Time of an epoch, time to solution"
@@ -85,11 +86,6 @@ def timed(interval: Interval | None) -> str:
     if interval.low is None or interval.high is None:
         return show_time(interval.value)
     return f"{show_time(interval.value)} ({show_time(interval.low)} to {show_time(interval.high)})"
-
-
-def epoch_of(point: StudyPoint) -> EpochTime | None:
-    """The parts of an epoch in the first run of ``point`` that has them."""
-    return next((run.metrics.epoch_s for run in point.runs if run.metrics and run.metrics.epoch_s), None)
 
 
 def _of_parts(everything: Sequence[Series]) -> Iterator[Table]:
