@@ -20,11 +20,12 @@ MOST_ITEMS = 12
 def block(report: StudyReport) -> Block:
     """The answer in sentences and large numbers, with what makes it doubtful beside them."""
     lines = sentences(report)
+    of_best = 2 if len(lines) == 2 else 1  # the scaling of the only series belongs to the answer
     parts: list[Part] = list(_doubts(report))
     tiles = list(_tiles(report))
     parts += [Tiles(tiles=tiles)] if tiles else []
-    parts += [Points(items=lines[1:])] if lines[1:] else []
-    return Block(title="What the study says", lead=lines[0], parts=parts)
+    parts += [Points(items=lines[of_best:])] if lines[of_best:] else []
+    return Block(title="What the study says", lead=" ".join(lines[:of_best]), parts=parts)
 
 
 def sentences(report: StudyReport) -> list[str]:
@@ -74,7 +75,8 @@ def falls(one: Series) -> str:
     )
     is_unsure = under.efficiency is not None and under.efficiency.includes(ACCEPTABLE)
     doubt = "; the interval includes 80 %" if is_unsure else ""
-    return f"{kept}under that on {counted(under.ranks, 'rank')}: {bounds(under.efficiency)}{doubt}"
+    value = "" if under is largest(one) else f": {bounds(under.efficiency)}"
+    return f"{kept}under that on {counted(under.ranks, 'rank')}{value}{doubt}"
 
 
 def _scaled(report: StudyReport) -> list[Series]:
@@ -82,13 +84,12 @@ def _scaled(report: StudyReport) -> list[Series]:
 
 
 def _best(report: StudyReport, best: StudyPoint) -> str:
-    what = "Shortest epoch" if best.epoch_s is not None else "Fastest"
-    value = f"an epoch of {timed(best.epoch_s)}, " if best.epoch_s is not None else ""
+    value = f"an epoch takes {timed(best.epoch_s)}, at " if best.epoch_s is not None else ""
     unsure = _indistinct(report, best)
     equals = f"; {joined(unsure)} cannot be told apart from it" if unsure else ""
     runs = sum(run.metrics is not None for run in best.runs)
     repeats = f" ({counted(runs, 'repeat')})" if runs else ""
-    return f"{what}: {described(report, best)}, with {value}{spread(best.throughput)} samples/s{repeats}{equals}."
+    return f"Best: {described(report, best)}: {value}{spread(best.throughput)} samples/s{repeats}{equals}."
 
 
 def _indistinct(report: StudyReport, best: StudyPoint) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from allpull.analyse.scaling import ratio
-from allpull.report.html.block import Block, Chart, Part, Table, Text
+from allpull.report.html.block import Block, Chart, Part, Table
 from allpull.report.study.content import StudyReport
 from allpull.report.study.drawing import Frame, Line, Mark, chart
 from allpull.report.study.lines import Axis, AxisLine, axes, plain_name, plain_value, published_name, setting
@@ -85,8 +85,6 @@ def _parts(axis: Axis, slug: str, published: Sequence[PublishedSeries]) -> Itera
     yield _table(axis, name)
     if not axis.is_numeric:
         yield from _ratios(axis)
-    elif moving:
-        yield Text(text=moving.strip(), quiet=True)
 
 
 def _is_measured(point: StudyPoint) -> bool:
@@ -142,9 +140,11 @@ def _table(axis: Axis, name: str) -> Table:
             if one == max(rates) > 0:
                 marked.add(len(rows))
             rows.append((line.name, plain_value(value), spread(point.throughput)))
-    caption = f"Samples per second for each {name}; the fastest is marked"
+    caption = f"Samples per second by {name}; the fastest of each line is marked"
     kept = frozenset(row for row in marked if row < MOST_ROWS)
-    return Table(caption=caption, columns=("", name, "Samples/s"), rows=rows[:MOST_ROWS], marked=kept)
+    columns = ("Line", name, "Samples/s")
+    text_columns = 1 if axis.is_numeric else 2
+    return Table(caption=caption, columns=columns, rows=rows[:MOST_ROWS], text_columns=text_columns, marked=kept)
 
 
 def _ratios(axis: Axis) -> Iterator[Table]:
@@ -159,7 +159,7 @@ def _ratios(axis: Axis) -> Iterator[Table]:
     if any(cell != ABSENT for row in rows for cell in row[1:]):
         yield Table(
             caption=f"Throughput over that of {base}, with 95 % intervals",
-            columns=("", *(f"{one} ÷ {base}" for one in others)),
+            columns=("Line", *(f"{one} ÷ {base}" for one in others)),
             rows=rows[:MOST_ROWS],
         )
 

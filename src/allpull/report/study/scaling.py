@@ -24,7 +24,7 @@ LEADS: dict[Scaling | None, str] = {
     "mixed": "The batch and the share of a rank both change with the ranks.",
     None: "Samples per second of all ranks, for each number of ranks.",
 }
-TITLES: dict[Scaling | None, str] = {"weak": "Weak scaling", "strong": "Strong scaling"}
+TITLES: dict[str | None, str] = {"weak": "Weak scaling", "strong": "Strong scaling"}
 
 
 def weak(report: StudyReport) -> Block | None:
@@ -86,6 +86,11 @@ def _block(
     return Block(title=TITLES.get(scaling, "Scaling"), lead=LEADS[scaling], parts=parts)
 
 
+def _title(slug: str, title: str) -> str:
+    kind = slug.partition("-")[0]
+    return f"{TITLES[kind]}: {title[0].lower()}{title[1:]}" if kind in TITLES else title
+
+
 def _throughputs(one: Series) -> list[StudyPoint]:
     return [point for point in one.points if point.throughput is not None and point.throughput.value > 0]
 
@@ -105,7 +110,7 @@ def _throughput(slug: str, scaled: Sequence[Series], published: Sequence[Publish
     return chart(
         Frame(
             slug=slug,
-            title="Throughput against ranks",
+            title=_title(slug, "Throughput against ranks"),
             caption="A bar is the 95 % interval of a point, often smaller than the point. The dashed line is perfect "
             f"scaling from the smallest point of a series.{beside}",
             x_title="Ranks",
@@ -161,7 +166,7 @@ def _speedup(slug: str, scaled: Sequence[Series], published: Sequence[PublishedS
     return chart(
         Frame(
             slug=slug,
-            title="Speed-up over the smallest size",
+            title=_title(slug, "Speed-up over the smallest size"),
             caption="Throughput over that of the smallest size of the same series, against how many times as many "
             "ranks there are. On the dashed line twice the ranks train twice as fast.",
             x_title="Ranks ÷ ranks of the smallest size",
@@ -211,9 +216,9 @@ def _efficiency(slug: str, scaled: Sequence[Series], published: Sequence[Publish
     return chart(
         Frame(
             slug=slug,
-            title="Efficiency against ranks",
-            caption="Speed-up divided by the ideal one. The lower dashed line is 80 %, which the POP Centre takes as "
-            "acceptable.",
+            title=_title(slug, "Efficiency against ranks"),
+            caption="Speed-up divided by the ideal one, relative to the smallest size of each series. The lower dashed "
+            "line is 80 %, which the POP Centre takes as acceptable.",
             x_title="Ranks",
             y_title="Efficiency (%)",
             rules=((100.0, "ideal"), (100 * ACCEPTABLE, "80 %")),
