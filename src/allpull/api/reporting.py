@@ -13,6 +13,7 @@ from allpull.analyse.scaling import in_order, scaling_table
 from allpull.analyse.usage import usage
 from allpull.errors import BadInput
 from allpull.explain.scaling import caveats, sentences
+from allpull.replay.pop import with_pop
 from allpull.schema.base import tag
 from allpull.schema.reported import ProgramTable, ScalingReport
 from allpull.schema.results import ProgramRuns, RunDetail, ShowResult
@@ -112,6 +113,7 @@ def _split(runs: Sequence[AlignedRun]) -> tuple[list[list[AlignedRun]], list[Ali
 
 def _table(name: str, runs: Sequence[AlignedRun]) -> tuple[ProgramTable, list[RunDetail]]:
     show = scaling_table(runs)
+    show = show.model_copy(update={"runs": with_pop(show.runs, runs, show.reference)})
     details = [detail(run, measured) for run, measured in zip(runs, show.runs, strict=True)]
     return ProgramTable(
         program=name, show=show, words=sentences(show, details), caveats=caveats(show, details)

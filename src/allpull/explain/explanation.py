@@ -25,12 +25,14 @@ from allpull.explain.evidence.transports import transports_of
 from allpull.explain.findings import Findings, advice, findings
 from allpull.explain.rules import no_exchange
 from allpull.replay.blame import Blame, blame
+from allpull.replay.pop import against_reference, pop
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.window import WORK, Window
 from allpull.rundir.read.nccl_log import read_transports
 from allpull.schema.base import tag
 from allpull.schema.explained import Efficiency, ExplainedWindow, ExplainResult, PhaseTimes
 from allpull.schema.gap import texts
+from allpull.schema.pop import PopEfficiencies
 from allpull.units import percent, show_time
 
 INDICATIVE = 0.05  # of the measured time: with a larger error the replay is not this run
@@ -59,8 +61,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
     machine = machine_of(run, recorded.steps)
     network = network_of(machine, recorded)
     window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
-    windows = [(one.data, record_window(one)) for one in references]
-    compared = [(data, other) for data, other in windows if isinstance(other, Window)]
+    compared = [(one.data, other) for one in references if isinstance(other := record_window(one), Window)]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
     charged = blame(window)
     networks = ddp_settings(run)
@@ -98,6 +99,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         gains=grown.gains,
         simulation_error=grown.simulation_error,
         clock_error_s=aligned.clock.bound_s,
+        pop=_pop(window, against),
         phases=_phases(window, charged),
         waiting=waiting(window, charged),
         findings=list(answers.findings),
@@ -143,6 +145,11 @@ def _begun(*notes: str) -> list[str]:
     ['One step is too few', 'steps/rank-00001.jsonl is torn']
     """
     return [note[:1].upper() + note[1:] if note.partition(" ")[0].isalpha() else note for note in notes]
+
+
+def _pop(window: Window, reference: Window | None) -> PopEfficiencies | None:
+    measured = pop(window)
+    return None if measured is None else against_reference(measured, None if reference is None else pop(reference))
 
 
 def _seen(window: Window) -> ExplainedWindow:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from allpull.schema.base import Record
+from allpull.schema.pop import PopEfficiencies
 from allpull.schema.results import Interval
 
 
@@ -121,6 +122,9 @@ class ExplainResult(Record):
     clock_error_s: float | None = Field(
         description="how wrong the time between two ranks may be, by the clocks of their hosts and of their devices;"
         " None: they do not compare"
+    )
+    pop: PopEfficiencies | None = Field(
+        default=None, description="POP efficiencies of the same window; None: too few records, or an older version"
     )
     phases: PhaseTimes
     waiting: Waiting | None = Field(default=None, description="None: one rank, or no rank waited")

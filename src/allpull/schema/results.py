@@ -8,6 +8,7 @@ from pydantic import Field
 
 from allpull.schema.base import Record
 from allpull.schema.host import HostRecord
+from allpull.schema.pop import PopEfficiencies
 from allpull.schema.run import Exit, GitState
 
 Scaling = Literal["weak", "strong", "mixed"]
@@ -262,6 +263,8 @@ class RunMetrics(Record):
     collectives: list[CollectiveUse] | None = Field(None, description="most costly first; None: not recorded")
     pauses: list[Pause] = Field(default_factory=list)
     buckets: list[BucketTime] | None = Field(None, description="None: no profiler window was read")
+    pop: PopEfficiencies | None = Field(None, description="POP efficiencies; None: pop_missing has the reason")
+    pop_missing: str | None = Field(None, description="why there are no POP efficiencies")
     precision: str | None = Field(None, description="of the arithmetic of a step, such as bf16; None: not recorded")
     reference: str | None = Field(None, description="run id that speedup, efficiency and epoch_speedup refer to")
     epoch_s: EpochTime | None = Field(None, description="seconds of an epoch; None: epoch_notes say why")
@@ -322,6 +325,9 @@ class ListedRun(Record):
     ranks: int
     created_utc: str
     seconds: float | None = Field(description="from the creation of the run to its end; None: it has not ended")
+    silent_s: float | None = Field(
+        None, description="since anything was written to a run that has not ended; None: it has ended"
+    )
     throughput: Interval | None = Field(description="samples/s of the whole job; None: not measured")
     finding: str | None = Field(description="the first finding of its last explanation; None: not explained")
 

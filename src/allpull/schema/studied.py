@@ -119,6 +119,45 @@ class StudyPlan(Record):
     notes: list[str]
 
 
+class StudyRecord(Record):
+    """``study.json``: which study a directory holds, and its points, so that it is read without what made them."""
+
+    schema_: str = Field(alias="schema")
+    name: str
+    title: str
+    scaling: Literal["weak", "strong"] | None
+    created_utc: str
+    allpull: str = Field(description="version of allpull")
+    sha256: str = Field(description="of study.toml")
+    repeats: int = Field(description="runs of each point; with half_width: at most")
+    half_width: float | None
+    points: list[RecordedPoint]
+    published: list[str] = Field(description="names of published series")
+    changed: list[Changed]
+
+
+class RecordedPoint(Record):
+    """A point of ``study.json``."""
+
+    id: str
+    parameters: Parameters
+    series: Parameters
+    ranks: int
+    hosts: int
+
+
+class Attempt(Record):
+    """A line of ``attempts.jsonl``: how one repeat of a point went."""
+
+    point: str
+    repeat: int = Field(ge=0)
+    run: str | None = Field(description="name of its run directory; None: it has none")
+    state: PointState
+    seconds: float = Field(ge=0, description="wall time, start and end of the job included")
+    rank_s: float = Field(ge=0, description="ranks × seconds")
+    reason: str | None = Field(None, description="why it did not complete")
+
+
 class PointRun(Record):
     """One repeat of a point."""
 
@@ -147,6 +186,18 @@ class StudyPoint(Record):
     epoch_speedup: Interval | None = Field(None, description="by epoch time, over the smallest point of its series")
 
 
+class SeriesRatio(Record):
+    """Throughput of one series over that of another, which differ in one parameter alone: FP16 over FP32, say."""
+
+    parameter: str
+    value: Value
+    base: Value = Field(description="the value of the series that is divided by")
+    series: Parameters = Field(description="what both have in common")
+    ranks: int
+    hosts: int
+    ratio: Interval
+
+
 class StudyResult(Record):
     """A study as measured so far."""
 
@@ -159,3 +210,4 @@ class StudyResult(Record):
     published: list[PublishedSeries]
     changed: list[Changed]
     notes: list[str]
+    ratios: list[SeriesRatio] = Field(default_factory=list, description="between series, at each size")

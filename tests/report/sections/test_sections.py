@@ -63,6 +63,7 @@ def test_sections_come_in_reading_order_and_each_loads():
         "findings",
         "runs",
         "losses",
+        "pop",
         "throughput",
         "phases",
         "timeline",
@@ -72,7 +73,7 @@ def test_sections_come_in_reading_order_and_each_loads():
         "operators",
         "learning",
     ]
-    assert names()[:15] == [*first, "programs", "environment", "method"]
+    assert names()[:16] == [*first, "programs", "environment", "method"]
     assert all(callable(SECTIONS.load(name)) for name in names())
 
 

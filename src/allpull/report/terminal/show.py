@@ -10,8 +10,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from allpull.report.pop_layout import sentences
 from allpull.report.printable import printable, short
 from allpull.report.terminal import table
+from allpull.report.terminal.pop import pop_table
 from allpull.report.terminal.table import bullets
 from allpull.report.wording import ABSENT, joined, percent, without_steps
 from allpull.schema.reported import ProgramTable, ScalingReport
@@ -58,6 +60,9 @@ def _of_program(report: ProgramTable, *, is_brief: bool) -> list[RenderableType]
     parts.append(table.table(show, with_phases=not is_brief and not is_alone))
     if is_alone:
         parts += [table.phases(show), observations(show.runs[0])]
+    efficiencies = pop_table(show) if len(show.runs) > 1 else None
+    if efficiencies is not None:
+        parts += [Text(), efficiencies]
     shown_above = 1 if is_alone and show.runs[0].throughput is not None else 0  # the headline repeats both tables
     parts.append(bullets(report.words[:1] if is_brief else report.words[shown_above:]))
     missing = [f"{run.run}: {gap}" for run in show.runs for gap in run.gaps]
@@ -105,12 +110,12 @@ class _Seen:
         if uses and options.max_width >= WIDE:
             yield Text()
             yield _table(uses)
-        sentences = list(_sentences(self.run))
+        lines = list(_sentences(self.run))
         if options.max_width < WIDE:
-            sentences = [*(_sentence(use) for use in uses[:MOST_ROWS]), *sentences]
-        if sentences:
+            lines = [*(_sentence(use) for use in uses[:MOST_ROWS]), *lines]
+        if lines:
             yield Text()
-            yield bullets(sentences)
+            yield bullets(lines)
 
 
 def _table(uses: Sequence[CollectiveUse]) -> Table:
@@ -149,6 +154,8 @@ def _sentences(run: RunMetrics) -> Iterator[str]:
         yield _pause(pause, run.ranks)
     if run.buckets:
         yield _buckets(run.buckets)
+    if run.pop is not None and run.ranks > 1:
+        yield from sentences(run.pop)
     if run.io.read_bytes_per_s is not None:
         yield _reading(run)
     if run.observed and run.observed.energy_j_per_epoch is not None:
