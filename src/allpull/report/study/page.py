@@ -11,7 +11,7 @@ from allpull.report.figures import place_figures
 from allpull.report.html.block import Block
 from allpull.report.page import Page, render_page
 from allpull.report.printable import short
-from allpull.report.study import answer, axes, learning, method, points, proposal, scaling, times
+from allpull.report.study import answer, axes, efficiencies, learning, method, points, proposal, scaling, times
 from allpull.report.study.content import StudyReport
 from allpull.report.wording import NAME_CHARACTERS, joined
 from allpull.units import counted
@@ -22,6 +22,7 @@ SECTIONS: dict[str, Callable[[StudyReport], Block | None]] = {
     "strong": scaling.strong,
     "times": times.block,
     "settings": axes.block,
+    "efficiency": efficiencies.block,
     "learning": learning.block,
     "points": points.block,
     "changed": points.changed,
