@@ -7,12 +7,12 @@ from typing import Any
 
 from report_samples import HOSTILE, detail, metrics
 
+from allpull.published.series import published_series
 from allpull.report.study.content import StudyReport
 from allpull.schema.base import tag
 from allpull.schema.results import RunDetail
 from allpull.schema.studied import StudyResult
 from allpull.study.audit.own import audit_study
-from allpull.study.published_series import published_series
 
 EPOCH_SAMPLES = 51_200
 RATES = {"fp32": 500.0, "bf16": 880.0}

@@ -14,6 +14,7 @@ from report_samples import HOSTILE
 from study_samples import MAKERS, hostile, interval, point, report, scaled, study
 from test_page import Page
 
+from allpull.published.series import published_series
 from allpull.report.html.block import Chart, Table
 from allpull.report.html.chart import FIGURE, LIVE, dress, embeddable
 from allpull.report.printable import printable
@@ -23,7 +24,6 @@ from allpull.report.study.lines import axes, series
 from allpull.report.study.page import blocks, render, write, write_figures
 from allpull.schema.studied import PublishedSeries
 from allpull.study.audit.run import audit_tables
-from allpull.study.published_series import published_series
 
 
 @functools.cache

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from allpull.published.figures import Figure
+from allpull.published.tables import Point, Published
 from allpull.schema.audited import AuditFinding, AuditResult, Check, Range
 from allpull.schema.base import tag
 from allpull.schema.results import EpochTime, Interval, RunMetrics
 from allpull.schema.studied import StudyPoint, StudyResult
 from allpull.study.audit.checks import CHECKS, SLOW_START, extrapolated, first_epoch
-from allpull.study.audit.figures import Figure
-from allpull.study.audit.tables import Point, Published
 from allpull.units import counted
 
 MARGIN = 0.02  # by which samples/s of steady steps and of whole epochs may differ: ragged batches, first batches
