@@ -22,6 +22,7 @@ from allpull.schema import (
     run,
     steps,
     studied,
+    tuned,
 )
 from allpull.schema.base import VERSION
 
@@ -43,6 +44,7 @@ DOCUMENTED: dict[str, Any] = {
     "audit": audited.AuditResult,
     "study-plan": studied.StudyPlan,
     "study": studied.StudyResult,
+    "tune": tuned.TuneResult,
     "report": reported.ScalingReport,
     "probes-loader": probes.LoaderAnswer,
     "probes-storage": probes.StorageAnswer,
