@@ -47,7 +47,7 @@ def test_resnet_on_two_gpus() -> None:
         "norm": sum(length for name, number, length in device if "batch_norm" in launchers.get(number, "")),
     }
     for name, length in named.items():  # and a little more, of operators that these call
-        assert length / total <= found[name] <= length / total + 0.03  # type: ignore[index]  # names of classes
+        assert length / total - 1e-9 <= found[name] <= length / total + 0.03  # type: ignore[index]  # names of classes
     assert sorted(found, key=lambda name: -found[name])[:4] == ["convolution", "communication", "norm", "elementwise"]
 
 
