@@ -23,7 +23,9 @@ from allpull.study.points import Point
 from allpull.study.toml_text import toml_text
 from allpull.version import __version__
 
-STUDY_TOML, STUDY_JSON, ATTEMPTS, LOCK, RUNS = "study.toml", "study.json", "attempts.jsonl", "lock", "runs"
+STUDY_TOML, STUDY_JSON, ATTEMPTS, LOCK, RUNS, CLUSTERS = (
+    *("study.toml", "study.json", "attempts.jsonl", "lock", "runs", "clusters"),
+)
 KIND = "studyrecord"
 """The kind of ``study.json`` in its schema tag."""
 
@@ -176,3 +178,8 @@ def locked(directory: Path) -> Iterator[int]:
 def _differences(old: StudyFile, new: StudyFile) -> list[str]:
     """A line for each setting in which two studies differ."""
     return [f"{one.what}: {one.full} there, {one.here} here" for one in changes(old.plain, new.plain)]
+
+
+def cluster_file(directory: Path, point: Point) -> Path:
+    """Where the cluster file of a rehearsed point is."""
+    return directory / CLUSTERS / f"{point.id}.toml"

@@ -212,7 +212,7 @@ def _override(plain: dict[str, Any], text: str, faults: list[str]) -> None:
     path = key.strip().split(".")
     if not equals or not _KEY.fullmatch(key.strip()):
         faults.append(f"--set {show_text(text)}: write it as table.option=value, such as study.repeats=3")
-    elif path[0] in TABLES and len(path) > 1:
+    elif path[0] in TABLES:
         table: Any = plain
         for name in path[:-1]:
             table = table.setdefault(name, {}) if isinstance(table, dict) else None
