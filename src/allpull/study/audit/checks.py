@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
+from allpull.published.figures import Figure, hull
+from allpull.published.tables import Point, Published
 from allpull.schema.audited import AuditFinding, Check, Range
-from allpull.study.audit.figures import Figure, hull
-from allpull.study.audit.tables import Point, Published
 from allpull.units import counted
 
 FEWEST, MOST = (

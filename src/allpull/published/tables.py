@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from allpull.errors import BadInput
-from allpull.study.audit.figures import Figure
+from allpull.published.figures import Figure
 
 POINT_COLUMNS = ("series", "gpus", "batch_per_gpu", "images_per_sec", "speedup", "efficiency", "train_time_s", "notes")
 EPOCH_COLUMNS = ("run", "epoch", "wall_time", "throughput_img_s")
