@@ -18,7 +18,8 @@ from allpull.rundir.write import private_folder, whole_file, whole_json
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 from allpull.schema.studied import Attempt, RecordedPoint, StudyRecord
-from allpull.study.file import StudyFile, changes, load_study
+from allpull.study.file import StudyFile, load_study
+from allpull.study.overlay import changes
 from allpull.study.points import Point
 from allpull.study.toml_text import toml_text
 from allpull.version import __version__
