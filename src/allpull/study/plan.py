@@ -6,15 +6,15 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+from allpull.published.series import published_series
 from allpull.schema.base import tag
 from allpull.schema.studied import PlannedPoint, StudyPlan
 from allpull.study.costs import Costs
 from allpull.study.directory import cluster_file, is_study, read_attempts, runs_by_point
 from allpull.study.file import StudyFile
-from allpull.study.networks import trainable_parameters
+from allpull.study.network_size import of_rehearsal, of_trainings
 from allpull.study.parameters import placeholders
 from allpull.study.points import Point
-from allpull.study.published_series import published_series
 from allpull.units import counted
 
 
@@ -45,7 +45,7 @@ def plan(study: StudyFile, points: Sequence[Point], directory: Path) -> StudyPla
     for (id_, repeat), runs in (runs_by_point(directory) if known else {}).items():
         if any(record.status == "completed" for _, record in runs):
             done.setdefault(id_, set()).add(repeat)
-    counts, notes = trainable_parameters(points)
+    counts = _parameters(study, points)
     planned = [
         _planned(point, study, directory, costs=costs, done=len(done.get(point.id, ())), parameters=counts[point.id])
         for point in points
@@ -65,7 +65,7 @@ def plan(study: StudyFile, points: Sequence[Point], directory: Path) -> StudyPla
         rank_hours=None if None in rank_s else sum(one for one in rank_s if one is not None) / 3600,
         published=published_series(study.published),
         changed=list(study.changed),
-        notes=[*notes, *_notes(study)],
+        notes=_notes(study),
     )
 
 
@@ -93,6 +93,17 @@ def shown_command(point: Point, directory: Path) -> list[str]:
     if point.job.kind != "rehearse":
         return list(point.job.command)
     return ["allpull", "rehearse", str(cluster_file(directory, point)), *point.job.command]
+
+
+def _parameters(study: StudyFile, points: Sequence[Point]) -> dict[str, int | None]:
+    """Trainable parameters of the network of each point; None for a command."""
+    trained = {point.id: point.job.spec for point in points if point.job.spec is not None}
+    counts = of_trainings([(study.run.recipe, spec) for spec in trained.values()])
+    known = dict(zip(trained, counts, strict=True))
+    for point in points:
+        cluster = point.job.configuration.get("cluster")
+        known.setdefault(point.id, None if cluster is None else of_rehearsal(cluster))
+    return known
 
 
 def _notes(study: StudyFile) -> list[str]:
