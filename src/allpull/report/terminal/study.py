@@ -24,7 +24,7 @@ from allpull.schema.studied import (
     StudyResult,
 )
 from allpull.study.points import show_parameters
-from allpull.study.results import by_series
+from allpull.study.results import by_series, series_label
 from allpull.units import counted, show_count, show_time
 
 SHOWN_COMMANDS = 1  # of a plan: the others differ in their parameters
@@ -74,8 +74,9 @@ PUBLISHED_COLUMNS = ("ranks", "hosts", "batch", "workers", "images/s", "speed-up
 
 def _series_title(series: Sequence[StudyPoint]) -> str:
     """What the points of a series have in common: labels, then parameters."""
-    labels = [label for label in series[0].labels if all(label in point.labels for point in series)]
-    return ": ".join(filter(None, [", ".join(labels), show_parameters(series[0].series) if series[0].series else ""]))
+    return ": ".join(
+        filter(None, [series_label(series), show_parameters(series[0].series) if series[0].series else ""])
+    )
 
 
 def _planned_row(point: PlannedPoint) -> list[str]:
