@@ -15,6 +15,7 @@ from allpull.analyse.collectives.traced_buckets import summary
 from allpull.analyse.coverage import epochs, observed, recording_overhead
 from allpull.analyse.host_load import other_share
 from allpull.analyse.io import steady_rates
+from allpull.analyse.replicas import gaps_of_replicas, replicas
 from allpull.analyse.statistics import evenly
 from allpull.analyse.steps import throughput
 from allpull.analyse.steps.grid import arrange, of_steps, walls
@@ -38,6 +39,7 @@ def metrics(aligned: AlignedRun) -> RunMetrics:
     rate = throughput.throughput(grid)
     reading = steady_rates.reading(run.counters, _windows(run.steps, numbers), ranks)
     windows = aligned.buckets
+    copies = replicas(run.events)
     return RunMetrics(
         run=run.record.id,
         name=run.record.name,
@@ -68,9 +70,11 @@ def metrics(aligned: AlignedRun) -> RunMetrics:
                 *windows.gaps,
                 *_gaps_of_reading(run, is_measured=reading.read_bytes_per_s is not None),
                 *_gaps_of_accuracy(run),
+                *gaps_of_replicas(copies),
             ]
         ),
         clock_error_s=aligned.clock.bound_s,
+        replicas=copies,
         observed=observed(run, numbers),
         collectives=_collectives(aligned, numbers),
         pauses=_pauses(aligned),

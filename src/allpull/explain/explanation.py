@@ -9,6 +9,7 @@ import numpy as np
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.coverage import epochs
+from allpull.analyse.replicas import gaps_of_replicas, replicas
 from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
 from allpull.explain.evidence.cpu_waiting import CROWDED
@@ -108,7 +109,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
             *_about(facts, grown),
             *answers.notes,
             *missing,
-            *texts([*window.gaps, *aligned.buckets.gaps, *run.gaps]),
+            *texts([*window.gaps, *aligned.buckets.gaps, *gaps_of_replicas(replicas(run.events)), *run.gaps]),
         ),
     )
     return Explanation(result=result, window=window, blame=charged)
@@ -133,7 +134,8 @@ def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
         findings=[] if unrelated is None else [advice(no_exchange.candidate(unrelated))],
         healthy=None,
         notes=_begun(
-            f"{'nothing' if unrelated is None else 'nothing else'} can be explained: {reason}", *texts(run.gaps)
+            f"{'nothing' if unrelated is None else 'nothing else'} can be explained: {reason}",
+            *texts([*gaps_of_replicas(replicas(run.events)), *run.gaps]),
         ),
     )
 

@@ -229,6 +229,27 @@ class Observed(Record):
     )
 
 
+class ReplicaDifference(Record):
+    """A rank whose copy of the network differs from that of most ranks."""
+
+    rank: int
+    step: int = Field(description="the first check that found it, as steps done")
+    tensor: str = Field(description="the first that differs")
+    tensors: int = Field(description="how many differ in that check")
+
+
+class Replicas(Record):
+    """Whether all ranks have the same parameters and buffers."""
+
+    checked: int = Field(description="steps at which the copies of two ranks or more were compared")
+    ranks: int = Field(description="that wrote digests")
+    sharded: int = Field(description="parameters that are sharded over ranks, and not compared")
+    differ: list[ReplicaDifference] = Field(description="ranks with other parameters than most; each once")
+    buffers_differ: list[ReplicaDifference] = Field(
+        description="the same of buffers: batch statistics differ by design where DDP does not broadcast them"
+    )
+
+
 class RunMetrics(Record):
     """One run, as `allpull show` prints it. None: not measured."""
 
@@ -279,6 +300,7 @@ class RunMetrics(Record):
         None, description="samples of the complete epochs ÷ all their seconds, evaluation and checkpoint included"
     )
     epoch_speedup: EpochSpeedup | None = None
+    replicas: Replicas | None = Field(None, description="None: no digests were requested")
     epoch_notes: list[str] = Field(default_factory=list, description="which epochs do not count, and what is not known")
 
 
