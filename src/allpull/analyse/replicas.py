@@ -1,4 +1,4 @@
-"""Compare the digests of parameters and buffers that ranks wrote: do the replicas of a data-parallel training agree?"""
+"""Compare the digests of parameters and buffers that ranks wrote, which are equal where replicas agree."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 from allpull.rundir.read.events import EventLog
 from allpull.schema.events import Replica, ReplicaTensors
 from allpull.schema.gap import Gap, named_ranks
-from allpull.schema.results import ReplicaDifference, Replicas
+from allpull.schema.replicas import ReplicaDifference, Replicas
 
 DIGITS = 8  # of a digest
 Kind = Literal["parameters", "buffers"]

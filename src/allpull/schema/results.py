@@ -9,6 +9,7 @@ from pydantic import Field
 from allpull.schema.base import Record
 from allpull.schema.host import HostRecord
 from allpull.schema.pop import PopEfficiencies
+from allpull.schema.replicas import Replicas
 from allpull.schema.run import Exit, GitState
 
 Scaling = Literal["weak", "strong", "mixed"]
@@ -226,27 +227,6 @@ class Observed(Record):
     energy_j_per_epoch: float | None = Field(description="of all accelerators, mean over the epochs measured")
     named: dict[str, float] = Field(
         default_factory=dict, description="seconds per steady step of phases that the program named, mean over ranks"
-    )
-
-
-class ReplicaDifference(Record):
-    """A rank whose copy of the network differs from that of most ranks."""
-
-    rank: int
-    step: int = Field(description="the first check that found it, as steps done")
-    tensor: str = Field(description="the first that differs")
-    tensors: int = Field(description="how many differ in that check")
-
-
-class Replicas(Record):
-    """Whether all ranks have the same parameters and buffers."""
-
-    checked: int = Field(description="steps at which the copies of two ranks or more were compared")
-    ranks: int = Field(description="that wrote digests")
-    sharded: int = Field(description="parameters that are sharded over ranks, and not compared")
-    differ: list[ReplicaDifference] = Field(description="ranks with other parameters than most; each once")
-    buffers_differ: list[ReplicaDifference] = Field(
-        description="the same of buffers: batch statistics differ by design where DDP does not broadcast them"
     )
 
 
