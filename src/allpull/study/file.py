@@ -10,24 +10,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from allpull.config.load import MAX_BYTES, parse_toml, parse_value
+from allpull.config.load import MAX_BYTES, parse_toml
 from allpull.config.typed import build, find_faults, show, show_path, show_text
 from allpull.errors import BadInput, ConfigError, UnknownName, nearest
 from allpull.schema.option import option
 from allpull.schema.studied import Changed, Parameters
+from allpull.study.overlay import MAX_SHOWN, SOURCES, TABLES, changes, merged, override
 from allpull.units import parse_time_s
 
-TABLES = ("study", "run", "axes", "zip", "include", "exclude", "published", "fit_here", "tune")
-SOURCES = ("recipe", "command", "cluster", "cluster_table")
-"""What ``[run]`` may start; exactly one of them."""
-
 MAX_VALUES = 1000  # of one axis
-MAX_SHOWN = 400  # characters of a path in a message
 RESERVED_VARIABLES = {"OMP_NUM_THREADS": "threads", "MKL_NUM_THREADS": "threads"}
 """Environment variables that allpull sets for every rank, each with the parameter that decides it."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_KEY = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){0,15}")
 _COMMENT = re.compile(r"#+\s*(.*)")
 
 Lists: TypeAlias = Mapping[str, Sequence[Any]]
@@ -50,6 +45,7 @@ class StudySettings:
     limit_rank_hours: float = option(0.0, "ranks × hours that all runs together may use; 0: no limit", ge=0)
     warmup_steps: int = option(5, "first steps of a run that rates leave out", ge=0)
     steps: int = option(0, "steps of a run; 0: as the recipe or the command has it", ge=0)
+    notes: tuple[str, ...] = option((), "what a reader of the plan and of the results has to know")
     half_width: float = option(
         0.0,
         "repeat a point until the 95 % interval of its throughput is ± this share; 0: repeat it `repeats` times",
@@ -79,6 +75,25 @@ class RunTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """The product of ``axes`` and ``zips``, the lists of each of which move together; ``label`` names it to readers."""
+
+    axes: Lists = field(default_factory=dict)
+    zips: Sequence[Lists] = ()
+    label: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """Its parameters."""
+        return [*self.axes, *(name for lists in self.zips for name in lists)]
+
+    @property
+    def with_ranks(self) -> set[str]:
+        """Parameters that move with the number of ranks, and so do not tell series apart."""
+        return {name for lists in self.zips if "ranks" in lists for name in lists}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFile:
     """A study file, checked. ``plain`` is its content as resolved; ``folder`` is where the file is."""
 
@@ -86,15 +101,29 @@ class StudyFile:
     run: RunTable
     environment: Mapping[str, str]
     cluster_table: Mapping[str, Any] | None
-    axes: Lists = field(default_factory=dict)
-    zips: Sequence[Lists] = ()
-    includes: Sequence[Parameters] = ()
+    matrix: Matrix
+    includes: Sequence[Matrix] = ()
     excludes: Sequence[Parameters] = ()
     published: Sequence[str] = ()
     tune: Mapping[str, Any] | None = None
     changed: Sequence[Changed] = ()
     plain: Mapping[str, Any]
     folder: Path
+
+    @property
+    def axes(self) -> Lists:
+        """Those of ``[axes]``."""
+        return self.matrix.axes
+
+    @property
+    def zips(self) -> Sequence[Lists]:
+        """Each ``[[zip]]``."""
+        return self.matrix.zips
+
+    @property
+    def matrices(self) -> Sequence[Matrix]:
+        """The matrix of ``[axes]`` and ``[[zip]]``, if there is one, and those of each ``[[include]]``."""
+        return [*([self.matrix] if self.matrix.names else []), *self.includes]
 
     @property
     def source(self) -> str:
@@ -122,10 +151,10 @@ def load_study(place: str, overrides: Sequence[str] = (), *, fit_here: bool = Fa
     if fit_here:
         if not isinstance(here, dict):
             raise BadInput(f"{shown} has no table [fit_here]", hint="leave --fit-here out, or add that table")
-        plain = _merged(full, here)
+        plain = merged(full, here)
         changed = changes(full, plain)
     for text in overrides:
-        _override(plain, text, faults)
+        override(plain, text, faults)
     study = _checked(plain, faults, folder, changed)
     if study is None:
         raise ConfigError(shown, faults, hint="correct each line; nothing was started")
@@ -164,69 +193,6 @@ def _read(place: str) -> tuple[str, str, Path]:
     return shown, text, path.parent
 
 
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``over`` laid over ``base``: tables merge, everything else is replaced; what is run replaces what was."""
-    merged = dict(base)
-    if any(name in over for name in SOURCES):
-        merged = {name: value for name, value in base.items() if name not in SOURCES}
-    for name, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
-        merged[name] = _merged(merged[name], value) if both else value
-    return merged
-
-
-def changes(full: Mapping[str, Any], here: Mapping[str, Any], path: str = "") -> list[Changed]:
-    """Every setting that differs between ``full`` and ``here``, by its path."""
-    differing: list[Changed] = []
-    for name in dict.fromkeys([*full, *here]):
-        one, other, where = full.get(name), here.get(name), f"{path}{name}"
-        if isinstance(one, dict) and isinstance(other, dict):
-            differing += changes(one, other, f"{where}.")
-        elif one != other:
-            differing.append(Changed(what=where, full=_shown(one), here=_shown(other)))
-    return differing
-
-
-def _shown(value: object) -> str:
-    """A value of a study file for people, on one line.
-
-    >>> _shown([1, 2]), _shown(None), _shown({"link": "1 Gbit/s"})
-    ('1, 2', 'not set', 'link = 1 Gbit/s')
-    """
-    if value is None:
-        return "not set"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} = {_shown(item)}" for name, item in value.items())
-    if isinstance(value, list):
-        return (
-            "; ".join(map(_shown, value))
-            if any(isinstance(item, dict) for item in value)
-            else ", ".join(map(_shown, value))
-        )
-    return show_text(value, MAX_SHOWN) if isinstance(value, str) else show(value)
-
-
-def _override(plain: dict[str, Any], text: str, faults: list[str]) -> None:
-    """Apply one override to ``plain``, or add the fault in it."""
-    key, equals, raw = text.partition("=")
-    path = key.strip().split(".")
-    if not equals or not _KEY.fullmatch(key.strip()):
-        faults.append(f"--set {show_text(text)}: write it as table.option=value, such as study.repeats=3")
-    elif path[0] in TABLES and len(path) > 1:
-        table: Any = plain
-        for name in path[:-1]:
-            table = table.setdefault(name, {}) if isinstance(table, dict) else None
-        if isinstance(table, dict):
-            table[path[-1]] = parse_value(raw.strip())
-        else:
-            faults.append(f"--set {show_text(text)}: {'.'.join(path[:-1])} is no table here")
-    else:
-        run = plain.setdefault("run", {})
-        if isinstance(run, dict):
-            own = run.get("set", [])
-            run["set"] = [*(own if isinstance(own, list) else [own]), text]
-
-
 def _checked(plain: dict[str, Any], faults: list[str], folder: Path, changed: list[Changed]) -> StudyFile | None:
     """The study that ``plain`` describes; None if it has faults, which are then added to ``faults``."""
     for name in plain:
@@ -243,12 +209,10 @@ def _checked(plain: dict[str, Any], faults: list[str], folder: Path, changed: li
         faults.append(f"run: expected exactly one of {', '.join(SOURCES)}; found {found}")
     axes = _lists(tables["axes"], "axes", faults)
     zips = [_zipped(item, where, faults) for where, item in _entries(plain, "zip", faults)]
-    parameters = {
-        kind: [_parameters(item, where, faults) for where, item in _entries(plain, kind, faults)]
-        for kind in ("include", "exclude")
-    }
-    seen_twice = [name for name in axes if any(name in item for item in zips)]
-    faults += [f"axes.{name}: also in a [[zip]]; a parameter belongs to one axis" for name in seen_twice]
+    matrix = Matrix(axes=axes, zips=zips)
+    includes = [_included(item, where, faults) for where, item in _entries(plain, "include", faults)]
+    excludes = [_parameters(item, where, faults) for where, item in _entries(plain, "exclude", faults)]
+    faults += [f"axes.{name}: also in a [[zip]]; a parameter belongs to one axis" for name in _twice(matrix)]
     environment = _environment(tables["run"].get("env", {}), faults)
     published = tables["published"].get("series", [])
     if not isinstance(published, list) or not all(isinstance(name, str) for name in published):
@@ -264,10 +228,9 @@ def _checked(plain: dict[str, Any], faults: list[str], folder: Path, changed: li
         run=build(RunTable, run, "run"),
         environment=environment,
         cluster_table=cluster,
-        axes=axes,
-        zips=zips,
-        includes=parameters["include"],
-        excludes=parameters["exclude"],
+        matrix=matrix,
+        includes=includes,
+        excludes=excludes,
         published=published,
         tune=tables["tune"] or None,
         changed=changed,
@@ -374,6 +337,31 @@ def _zipped(table: Mapping[str, Any], where: str, faults: list[str]) -> dict[str
         sizes = ", ".join(f"{name} has {len(values)}" for name, values in lists.items())
         faults.append(f"{where}: its lists move together and need the same length; {sizes}")
     return lists
+
+
+def _included(table: Mapping[str, Any], where: str, faults: list[str]) -> Matrix:
+    """The matrix of an ``[[include]]``: each parameter has one value, or a list of them; ``zip`` is a table."""
+    own = {name: value for name, value in table.items() if name not in ("zip", "label")}
+    label, lists = table.get("label", ""), _as_table(table, "zip", faults)
+    if not isinstance(label, str):
+        faults.append(f"{where}.label: expected a text; found {show(label)}")
+        label = ""
+    zips = [_zipped(lists, f"{where}.zip", faults)] if lists else []
+    matrix = Matrix(axes=_lists(_listed(own), where, faults), zips=zips, label=label)
+    faults += [f"{where}.{name}: also in its zip; a parameter belongs to one axis" for name in _twice(matrix)]
+    return matrix
+
+
+def _listed(table: Mapping[str, Any]) -> dict[str, Any]:
+    """``table`` with a list of one in place of each single value."""
+    return {
+        name: _listed(value) if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        for name, value in table.items()
+    }
+
+
+def _twice(matrix: Matrix) -> list[str]:
+    return [name for name in matrix.axes if any(name in lists for lists in matrix.zips)]
 
 
 def _parameters(table: Mapping[str, Any], where: str, faults: list[str]) -> Parameters:
