@@ -72,7 +72,7 @@ def test_the_answer_names_the_best_size_the_efficiency_at_the_largest_and_where_
     assert "on 8 ranks, the largest size, efficiency is 61.0 % (60.1 to 61.9 %) relative to 1 rank" in scaling.lower()
     assert "speed-up 4.88× (4.81× to 4.95×) (weak scaling)" in scaling
     assert "at least 80.0 % up to 2 ranks, and under that on 4 ranks: 79.0 % (77.8 to 80.2 %)" in scaling
-    assert "the interval includes 80 %" in scaling
+    assert "the interval includes 80.0 %" in scaling
 
 
 def test_points_that_cannot_be_told_from_the_best_are_named_with_it():
