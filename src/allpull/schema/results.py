@@ -9,10 +9,12 @@ from pydantic import Field
 from allpull.schema.base import Record
 from allpull.schema.epochs import AccuracyTime, EpochSpeedup, EpochTime
 from allpull.schema.host import HostRecord
+from allpull.schema.idle import AcceleratorIdle
 from allpull.schema.interval import Interval as Interval  # noqa: PLC0414  most results have one: both are imported here
 from allpull.schema.pop import PopEfficiencies
 from allpull.schema.precision import PrecisionRatio
 from allpull.schema.reading import Io
+from allpull.schema.replicas import Replicas
 from allpull.schema.run import Exit, GitState
 
 Scaling = Literal["weak", "strong", "mixed"]
@@ -139,6 +141,7 @@ class RunMetrics(Record):
     buckets: list[BucketTime] | None = Field(None, description="None: no profiler window was read")
     pop: PopEfficiencies | None = Field(None, description="POP efficiencies; None: pop_missing has the reason")
     pop_missing: str | None = Field(None, description="why there are no POP efficiencies")
+    idle: AcceleratorIdle | None = Field(None, description="share of an epoch without work on the accelerators")
     precision: str | None = Field(None, description="of the arithmetic of a step, such as bf16; None: not recorded")
     reference: str | None = Field(None, description="run id that speedup, efficiency and epoch_speedup refer to")
     epoch_s: EpochTime | None = Field(None, description="seconds of an epoch; None: epoch_notes say why")
@@ -153,6 +156,7 @@ class RunMetrics(Record):
         None, description="samples of the epochs of `epoch_s` ÷ all their seconds, evaluation and checkpoint included"
     )
     epoch_speedup: EpochSpeedup | None = None
+    replicas: Replicas | None = Field(None, description="None: no digests were requested")
     epoch_notes: list[str] = Field(default_factory=list, description="which epochs do not count, and what is not known")
 
 
@@ -243,25 +247,6 @@ class UsageSeries(Record):
     unit: Literal["s", "CPUs", "bytes", "bytes/s", "reads/s", "share"]
     times_s: list[float] = Field(description="after the first step began")
     values: list[float | None]
-
-
-class Operator(Record):
-    """One operator or kernel in a profiler window."""
-
-    name: str
-    kind: Literal["operator", "kernel"]
-    calls: int = Field(ge=0)
-    self_s: float = Field(description="without the operators that it calls")
-
-
-class OperatorSummary(Record):
-    """The operators and kernels with most self time in a profiler window of one rank."""
-
-    rank: int
-    first_step: int
-    steps: int = Field(ge=1)
-    total_s: dict[str, float] = Field(description="kind → self time of all of that kind, not only of those listed")
-    operators: list[Operator] = Field(description="by kind, the largest first")
 
 
 class RunDetail(Record):
