@@ -97,6 +97,7 @@ def test_every_kind_of_record_is_among_the_kept_runs(every_line: list[Line]) -> 
     answers = {
         "doctor",
         "show",
+        "kernels",
         "runs",
         "explain",
         "compare",

@@ -42,6 +42,24 @@ def test_axes_multiply_zips_move_together_and_excluded_points_are_left_out(tmp_p
     assert [point.series for point in points] == [{"batch": 16}, {"batch": 16}, {"batch": 32}, {"batch": 64}]
 
 
+def test_an_include_is_a_matrix_of_its_own_with_a_label(tmp_path: Path) -> None:
+    """The point that two of them make is one point, and what moves with the ranks tells no series apart."""
+    axes = """
+    [[include]]
+    label = "weak"
+    zip = { ranks = [1, 2], "data.limit" = [64, 128] }
+    [[include]]
+    label = "batch"
+    ranks = 1
+    "data.limit" = 64
+    batch = [32, 64]
+    """
+    points = points_of(study_of(tmp_path, axes))
+    assert values(points, "ranks", "data.limit", "batch") == [(1, 64, 64), (2, 128, 64), (1, 64, 32)]
+    assert [point.labels for point in points] == [("weak", "batch"), ("weak",), ("batch",)]
+    assert [point.series for point in points] == [{"batch": 64}, {"batch": 64}, {"data.limit": 64, "batch": 32}]
+
+
 def test_an_id_is_that_of_the_resolved_configuration(tmp_path: Path) -> None:
     by_name = points_of(study_of(tmp_path, "[axes]\nranks = [2]\nbatch = [16]\n"))
     by_option = points_of(study_of(tmp_path, '[axes]\nranks = [2]\n"train.batch" = [16]\n'))
@@ -99,6 +117,8 @@ def test_parameters_reach_any_key_of_a_cluster(tmp_path: Path) -> None:
         ("[axes]\nranks = [0]\n", RECIPE, "expected a whole number"),
         ('[axes]\nprecision = ["fp8"]\n', RECIPE, "train.precision"),
         ("", RECIPE, "no point: give"),
+        ("[[include]]\nranks = 1\nzip = { ranks = [1] }\n", RECIPE, "include[0].ranks: also in its zip"),
+        ("[[include]]\nranks = 1\nlabel = 2\n", RECIPE, "include[0].label: expected a text"),
         ("[axes]\nranks = [1]\n[[exclude]]\nranks = 1\n", RECIPE, "no point is left"),
         ('[axes]\n"env.OMP_NUM_THREADS" = [1]\n', RECIPE, "use the parameter 'threads'"),
     ],

@@ -62,7 +62,7 @@ class IoWindow(Record):
     """Mean reading over one window of a run, summed over ranks."""
 
     name: Literal["all steps", "steady steps", "training"] = Field(
-        description="training: complete epochs without their evaluations and checkpoints"
+        description="training: the epochs of `epoch_s`, without their evaluations and checkpoints"
     )
     seconds: float
     read_bytes_per_s: float | None
@@ -91,7 +91,7 @@ class Io(Record):
     reads_per_s: float | None
     storage_read_bytes_per_s: float | None
     read_bytes_per_sample: float | None = Field(
-        None, description="read while complete epochs trained ÷ their samples; without epochs, over all steps"
+        None, description="read in the window `training` ÷ its samples; without complete epochs, in `all steps`"
     )
     reads_per_sample: float | None = None
     windows: list[IoWindow] = Field(default_factory=list, description="means over named windows, evaluations included")
@@ -124,7 +124,7 @@ class EpochTime(EpochParts):
     interval: Interval | None = Field(description="of the mean total, by Student's t; None: fewer than two epochs")
     shortest: float
     longest: float
-    first: RecordedEpoch | None = Field(description="the first of the training; None: it is not complete, or not here")
+    first: RecordedEpoch | None = Field(description="the first of this run; None: it is not complete")
     each: list[RecordedEpoch] = Field(description="all complete epochs in order, thinned evenly to at most 1,000")
 
 
@@ -154,7 +154,7 @@ class PrecisionRatio(Record):
     ranks: int
     precision: str
     over: str
-    ratio: Interval = Field(description="means of all runs of that size where there are several")
+    ratio: Interval = Field(description="of geometric means where several runs have that size; from what varies within")
     runs: list[str] = Field(description="run ids, those of `precision` first")
 
 
@@ -273,10 +273,10 @@ class RunMetrics(Record):
     )
     time_to_accuracy: AccuracyTime | None = Field(None, description="None: no accuracy was stated")
     training_samples_per_s: float | None = Field(
-        None, description="samples of the complete epochs ÷ their seconds of training"
+        None, description="samples of the epochs of `epoch_s` ÷ their seconds of training"
     )
     overall_samples_per_s: float | None = Field(
-        None, description="samples of the complete epochs ÷ all their seconds, evaluation and checkpoint included"
+        None, description="samples of the epochs of `epoch_s` ÷ all their seconds, evaluation and checkpoint included"
     )
     epoch_speedup: EpochSpeedup | None = None
     epoch_notes: list[str] = Field(default_factory=list, description="which epochs do not count, and what is not known")
@@ -301,7 +301,10 @@ class ShowResult(Record):
 
     schema_: str = Field(alias="schema")
     runs: list[RunMetrics]
-    reference: str | None = Field(description="run id of the reference; None for a single run and for several programs")
+    reference: str | None = Field(
+        description="run id of the reference; None for a single run and for several programs. Of several precisions,"
+        " that of the most exact one: each run names its own"
+    )
     scaling: Scaling | None = Field(description="weak: same samples per rank; strong: same global batch")
     notes: list[str]
     programs: list[ProgramRuns] = Field(default_factory=list, description="empty where all runs are of one program")
@@ -357,25 +360,6 @@ class UsageSeries(Record):
     unit: Literal["s", "CPUs", "bytes", "bytes/s", "share"]
     times_s: list[float] = Field(description="after the first step began")
     values: list[float | None]
-
-
-class Operator(Record):
-    """One operator or kernel in a profiler window."""
-
-    name: str
-    kind: Literal["operator", "kernel"]
-    calls: int = Field(ge=0)
-    self_s: float = Field(description="without the operators that it calls")
-
-
-class OperatorSummary(Record):
-    """The operators and kernels with most self time in a profiler window of one rank."""
-
-    rank: int
-    first_step: int
-    steps: int = Field(ge=1)
-    total_s: dict[str, float] = Field(description="kind → self time of all of that kind, not only of those listed")
-    operators: list[Operator] = Field(description="by kind, the largest first")
 
 
 class RunDetail(Record):

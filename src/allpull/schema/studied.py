@@ -39,6 +39,7 @@ class PlannedPoint(Record):
     cost_from: str | None = Field(None, description="what the expectation is based on")
     repeats: int
     done: int = Field(ge=0, description="repeats that completed")
+    labels: list[str] = Field([], description="of the parts of the study that it belongs to")
 
 
 class PublishedPoint(Record):
@@ -134,6 +135,7 @@ class StudyRecord(Record):
     points: list[RecordedPoint]
     published: list[str] = Field(description="names of published series")
     changed: list[Changed]
+    notes: list[str] = Field([], description="those of the study file")
 
 
 class RecordedPoint(Record):
@@ -144,6 +146,7 @@ class RecordedPoint(Record):
     series: Parameters
     ranks: int
     hosts: int
+    labels: list[str] = Field([], description="of the parts of the study that it belongs to")
 
 
 class Attempt(Record):
@@ -184,6 +187,7 @@ class StudyPoint(Record):
     epoch_s: Interval | None = Field(None, description="seconds of an epoch, all parts")
     time_to_solution_s: Interval | None = None
     epoch_speedup: Interval | None = Field(None, description="by epoch time, over the smallest point of its series")
+    labels: list[str] = Field([], description="of the parts of the study that it belongs to")
 
 
 class SeriesRatio(Record):

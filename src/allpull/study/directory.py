@@ -84,11 +84,13 @@ def open_directory(study: StudyFile, points: list[Point], directory: Path, *, an
                 series=point.series,
                 ranks=point.job.ranks,
                 hosts=point.job.hosts,
+                labels=list(point.labels),
             )
             for point in points
         ],
         published=list(study.published),
         changed=list(study.changed),
+        notes=list(settings.notes),
     )
     private_folder(str(directory))
     private_folder(str(directory / RUNS))

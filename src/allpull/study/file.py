@@ -50,6 +50,7 @@ class StudySettings:
     limit_rank_hours: float = option(0.0, "ranks × hours that all runs together may use; 0: no limit", ge=0)
     warmup_steps: int = option(5, "first steps of a run that rates leave out", ge=0)
     steps: int = option(0, "steps of a run; 0: as the recipe or the command has it", ge=0)
+    notes: tuple[str, ...] = option((), "what a reader of the plan and of the results has to know")
     half_width: float = option(
         0.0,
         "repeat a point until the 95 % interval of its throughput is ± this share; 0: repeat it `repeats` times",
@@ -79,6 +80,25 @@ class RunTable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """The product of ``axes`` and ``zips``, the lists of each of which move together; ``label`` names it to readers."""
+
+    axes: Lists = field(default_factory=dict)
+    zips: Sequence[Lists] = ()
+    label: str = ""
+
+    @property
+    def names(self) -> list[str]:
+        """Its parameters."""
+        return [*self.axes, *(name for lists in self.zips for name in lists)]
+
+    @property
+    def with_ranks(self) -> set[str]:
+        """Parameters that move with the number of ranks, and so do not tell series apart."""
+        return {name for lists in self.zips if "ranks" in lists for name in lists}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyFile:
     """A study file, checked. ``plain`` is its content as resolved; ``folder`` is where the file is."""
 
@@ -86,15 +106,29 @@ class StudyFile:
     run: RunTable
     environment: Mapping[str, str]
     cluster_table: Mapping[str, Any] | None
-    axes: Lists = field(default_factory=dict)
-    zips: Sequence[Lists] = ()
-    includes: Sequence[Parameters] = ()
+    matrix: Matrix
+    includes: Sequence[Matrix] = ()
     excludes: Sequence[Parameters] = ()
     published: Sequence[str] = ()
     tune: Mapping[str, Any] | None = None
     changed: Sequence[Changed] = ()
     plain: Mapping[str, Any]
     folder: Path
+
+    @property
+    def axes(self) -> Lists:
+        """Those of ``[axes]``."""
+        return self.matrix.axes
+
+    @property
+    def zips(self) -> Sequence[Lists]:
+        """Each ``[[zip]]``."""
+        return self.matrix.zips
+
+    @property
+    def matrices(self) -> Sequence[Matrix]:
+        """The matrix of ``[axes]`` and ``[[zip]]``, if there is one, and those of each ``[[include]]``."""
+        return [*([self.matrix] if self.matrix.names else []), *self.includes]
 
     @property
     def source(self) -> str:
@@ -243,12 +277,10 @@ def _checked(plain: dict[str, Any], faults: list[str], folder: Path, changed: li
         faults.append(f"run: expected exactly one of {', '.join(SOURCES)}; found {found}")
     axes = _lists(tables["axes"], "axes", faults)
     zips = [_zipped(item, where, faults) for where, item in _entries(plain, "zip", faults)]
-    parameters = {
-        kind: [_parameters(item, where, faults) for where, item in _entries(plain, kind, faults)]
-        for kind in ("include", "exclude")
-    }
-    seen_twice = [name for name in axes if any(name in item for item in zips)]
-    faults += [f"axes.{name}: also in a [[zip]]; a parameter belongs to one axis" for name in seen_twice]
+    matrix = Matrix(axes=axes, zips=zips)
+    includes = [_included(item, where, faults) for where, item in _entries(plain, "include", faults)]
+    excludes = [_parameters(item, where, faults) for where, item in _entries(plain, "exclude", faults)]
+    faults += [f"axes.{name}: also in a [[zip]]; a parameter belongs to one axis" for name in _twice(matrix)]
     environment = _environment(tables["run"].get("env", {}), faults)
     published = tables["published"].get("series", [])
     if not isinstance(published, list) or not all(isinstance(name, str) for name in published):
@@ -264,10 +296,9 @@ def _checked(plain: dict[str, Any], faults: list[str], folder: Path, changed: li
         run=build(RunTable, run, "run"),
         environment=environment,
         cluster_table=cluster,
-        axes=axes,
-        zips=zips,
-        includes=parameters["include"],
-        excludes=parameters["exclude"],
+        matrix=matrix,
+        includes=includes,
+        excludes=excludes,
         published=published,
         tune=tables["tune"] or None,
         changed=changed,
@@ -374,6 +405,31 @@ def _zipped(table: Mapping[str, Any], where: str, faults: list[str]) -> dict[str
         sizes = ", ".join(f"{name} has {len(values)}" for name, values in lists.items())
         faults.append(f"{where}: its lists move together and need the same length; {sizes}")
     return lists
+
+
+def _included(table: Mapping[str, Any], where: str, faults: list[str]) -> Matrix:
+    """The matrix of an ``[[include]]``: each parameter has one value, or a list of them; ``zip`` is a table."""
+    own = {name: value for name, value in table.items() if name not in ("zip", "label")}
+    label, lists = table.get("label", ""), _as_table(table, "zip", faults)
+    if not isinstance(label, str):
+        faults.append(f"{where}.label: expected a text; found {show(label)}")
+        label = ""
+    zips = [_zipped(lists, f"{where}.zip", faults)] if lists else []
+    matrix = Matrix(axes=_lists(_listed(own), where, faults), zips=zips, label=label)
+    faults += [f"{where}.{name}: also in its zip; a parameter belongs to one axis" for name in _twice(matrix)]
+    return matrix
+
+
+def _listed(table: Mapping[str, Any]) -> dict[str, Any]:
+    """``table`` with a list of one in place of each single value."""
+    return {
+        name: _listed(value) if isinstance(value, dict) else value if isinstance(value, list) else [value]
+        for name, value in table.items()
+    }
+
+
+def _twice(matrix: Matrix) -> list[str]:
+    return [name for name in matrix.axes if any(name in lists for lists in matrix.zips)]
 
 
 def _parameters(table: Mapping[str, Any], where: str, faults: list[str]) -> Parameters:

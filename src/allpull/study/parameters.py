@@ -45,8 +45,8 @@ def check_names(study: StudyFile) -> list[str]:
     """A line for every parameter that the study cannot have, and every placeholder that no axis sets."""
     places = [("axes", name) for name in study.axes]
     places += [(f"zip[{index}]", name) for index, lists in enumerate(study.zips) for name in lists]
-    for kind, tables in (("include", study.includes), ("exclude", study.excludes)):
-        places += [(f"{kind}[{index}]", name) for index, table in enumerate(tables) for name in table]
+    places += [(f"include[{index}]", name) for index, matrix in enumerate(study.includes) for name in matrix.names]
+    places += [(f"exclude[{index}]", name) for index, table in enumerate(study.excludes) for name in table]
     faults = [f"{where}.{name}: {fault}" for where, name in places if (fault := _name_fault(study, name))]
     if study.settings.scaling == "strong":
         faults += [

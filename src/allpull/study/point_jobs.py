@@ -220,8 +220,7 @@ def _launcher(study: StudyFile, parameters: Parameters) -> str:
 
 def _defaults(study: StudyFile, plain: Mapping[str, Any], path_of: Callable[[str], str]) -> Parameters:
     """The values in ``plain`` of all parameters that some point of ``study`` sets."""
-    tables: list[Mapping[str, Any]] = [study.axes, *study.zips, *study.includes]
-    values = {name: _leaf(plain, path_of(name)) for table in tables for name in table}
+    values = {name: _leaf(plain, path_of(name)) for matrix in study.matrices for name in matrix.names}
     return {name: value for name, value in values.items() if value is not None}
 
 

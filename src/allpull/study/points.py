@@ -6,13 +6,13 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from allpull.config.typed import show
 from allpull.errors import BadInput, ConfigError
 from allpull.schema.studied import Parameters
-from allpull.study.file import StudyFile
+from allpull.study.file import Matrix, StudyFile
 from allpull.study.parameters import check_names
 from allpull.study.point_jobs import PointJob, point_job
 
@@ -26,11 +26,15 @@ MAX_FAULTS = 20  # of points, listed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """One setting of all parameters; ``series`` are those that its series has in common."""
+    """One setting of all parameters; ``series`` are those that its series has in common.
+
+    ``labels`` are those of every ``[[include]]`` that makes it.
+    """
 
     id: str
     parameters: Parameters
     series: Parameters
+    labels: tuple[str, ...]
     job: PointJob
 
 
@@ -43,12 +47,12 @@ def points_of(study: StudyFile) -> list[Point]:
     faults = check_names(study)
     if faults:
         raise ConfigError(f"study '{study.settings.name}'", faults, hint="correct each line; nothing was started")
-    combinations = [*_combinations(study), *study.includes]
-    kept = [one for one in combinations if not any(_matches(one, out) for out in study.excludes)]
-    jobs: list[tuple[Parameters, PointJob]] = []
-    for parameters in kept:
+    combinations = [(matrix, parameters) for matrix in study.matrices for parameters in _combinations(matrix)]
+    kept = [one for one in combinations if not any(_matches(one[1], out) for out in study.excludes)]
+    jobs: list[tuple[Matrix, Parameters, PointJob]] = []
+    for matrix, parameters in kept:
         try:
-            jobs.append((parameters, point_job(study, parameters)))
+            jobs.append((matrix, parameters, point_job(study, parameters)))
         except BadInput as error:
             faults.append(f"point {show_parameters(parameters)}: {error.message}")
     faults = list(dict.fromkeys(faults))
@@ -61,10 +65,14 @@ def points_of(study: StudyFile) -> list[Point]:
     if faults:
         more = [f"and {len(faults) - MAX_FAULTS:,} more"] if len(faults) > MAX_FAULTS else []
         raise ConfigError(f"study '{study.settings.name}'", [*faults[:MAX_FAULTS], *more], hint="nothing was started")
-    names = dict.fromkeys(name for parameters, _ in jobs for name in parameters)
-    with_ranks = {name for lists in study.zips if "ranks" in lists for name in lists}
-    points = [_point(parameters, job, names, with_ranks) for parameters, job in jobs]
-    return list({point.id: point for point in points}.values())
+    names = dict.fromkeys(name for _, parameters, _ in jobs for name in parameters)
+    points: dict[str, Point] = {}
+    for matrix, parameters, job in jobs:
+        point = _point(parameters, job, names, study.matrix.with_ranks | matrix.with_ranks)
+        known = points.setdefault(point.id, point)
+        if matrix.label and matrix.label not in known.labels:
+            points[point.id] = replace(known, labels=(*known.labels, matrix.label))
+    return list(points.values())
 
 
 def show_parameters(parameters: Mapping[str, Any]) -> str:
@@ -79,14 +87,12 @@ def show_parameters(parameters: Mapping[str, Any]) -> str:
     )
 
 
-def _combinations(study: StudyFile) -> Iterator[Parameters]:
+def _combinations(matrix: Matrix) -> Iterator[Parameters]:
     """The product of all axes; a ``[[zip]]`` is one axis."""
-    axes: list[list[Parameters]] = [[{name: value} for value in values] for name, values in study.axes.items()]
+    axes: list[list[Parameters]] = [[{name: value} for value in values] for name, values in matrix.axes.items()]
     axes += [
-        [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)] for lists in study.zips
+        [dict(zip(lists, values, strict=True)) for values in zip(*lists.values(), strict=True)] for lists in matrix.zips
     ]
-    if not axes:
-        return
     for parts in itertools.product(*axes):
         yield {name: value for part in parts for name, value in part.items()}
 
@@ -108,5 +114,6 @@ def _point(parameters: Parameters, job: PointJob, names: Mapping[str, None], wit
         id=hashlib.sha256(text.encode()).hexdigest()[:ID_CHARACTERS],
         parameters=own,
         series={name: value for name, value in own.items() if name not in PLACE and name not in with_ranks},
+        labels=(),
         job=job,
     )

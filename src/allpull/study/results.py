@@ -13,6 +13,7 @@ from allpull.analyse.run import metrics
 from allpull.analyse.scaling import ratio
 from allpull.analyse.student_t import quantile
 from allpull.errors import RunDirError
+from allpull.published.series import published_series
 from allpull.rundir.read.run import read_run
 from allpull.schema.base import tag
 from allpull.schema.results import Interval, RunMetrics
@@ -29,7 +30,6 @@ from allpull.schema.studied import (
     StudyResult,
 )
 from allpull.study.directory import RUNS, read_attempts, read_study_record, runs_by_point
-from allpull.study.published_series import published_series
 from allpull.units import counted
 
 CONFIDENCE = 0.975  # the quantile of a two-sided interval of 95 %
@@ -55,7 +55,7 @@ def read_study(directory: Path) -> StudyResult:
         points=points,
         published=published_series(record.published),
         changed=record.changed,
-        notes=list(_notes(record, points, runs)),
+        notes=[*record.notes, *_notes(record, points, runs)],
         ratios=list(series_ratios(points)),
     )
 
@@ -130,6 +130,7 @@ def _point(
         series=point.series,
         ranks=point.ranks,
         hosts=point.hosts,
+        labels=point.labels,
         runs=measured,
         throughput=over_repeats([one.throughput for one in completed if one.throughput is not None]),
         speedup=None,

@@ -1,4 +1,4 @@
-"""Published series that are drawn under a study: points of ``published/scaling.csv``, curves of ``hal_epochs.csv``."""
+"""Published series that are drawn under a study: points of ``scaling.csv``, curves of ``hal_epochs.csv``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from allpull.errors import UnknownName
 from allpull.schema.studied import PublishedCurve, PublishedEpoch, PublishedPoint, PublishedSeries
 
-FOLDER = Path(__file__).parent / "published"
+FOLDER = Path(__file__).parent
 CAVEATS = ("caveat", "note", "read")
 """Notes that a reader needs before comparing: what is wrong, what is meant, how it was read off."""
 _INFERRED = "precision not stated, the framework's default assumed"
@@ -28,7 +28,7 @@ def published_series(names: Iterable[str]) -> list[PublishedSeries]:
     series = []
     for name in names:
         if name not in known:
-            raise UnknownName("published series", name, known, hint="the column series of study/published/scaling.csv")
+            raise UnknownName("published series", name, known, hint="see `allpull study audit --published --json`")
         series.append(_series(name, known[name]))
     return series
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from allpull.errors import UnknownName
-from allpull.study.published_series import published_series, series_names
+from allpull.published.series import published_series, series_names
 
 
 def test_every_series_is_read() -> None:
