@@ -9,7 +9,10 @@ DataLoader "decode" by sleeping, and beyond four of them a rank disturb each oth
 from __future__ import annotations
 
 import argparse
+import json
 import time
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -21,6 +24,7 @@ LAYERS, WIDTH = 40, 256  # 256 KiB of gradients each
 FORWARD_S, BACKWARD_S = 0.5e-3, 1e-3  # of a layer
 SAMPLE_S = 15e-3
 BATCH = 16
+WARMUP = 5  # steps
 FREE_WORKERS, CROWDED = 4, 0.3  # each worker beyond those slows all by this share
 
 
@@ -69,25 +73,54 @@ class Samples(Dataset[torch.Tensor]):
         return torch.zeros(WIDTH)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is tuned."""
+
+    bucket_mb: float
+    workers: int
+    hook: str
+
+
+def train(setting: Setting, steps: int) -> tuple[float, float]:
+    """Train for some steps; seconds per step after the first five, and those of them spent waiting for a batch."""
+    model = nn.parallel.DistributedDataParallel(Network(), bucket_cap_mb=setting.bucket_mb)
+    if setting.hook == "fp16":
+        model.register_comm_hook(None, fp16_compress_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(Samples(steps, setting.workers), batch_size=BATCH, num_workers=setting.workers)
+    ends, waits = [], []
+    begin = time.perf_counter()
+    for batch in loader:
+        waits.append(time.perf_counter() - begin)
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+        begin = time.perf_counter()
+        ends.append(begin)
+    return (ends[-1] - ends[WARMUP - 1]) / (steps - WARMUP), sum(waits[WARMUP:]) / (steps - WARMUP)
+
+
 def main() -> None:
-    """Train for some steps."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Train with one setting, or with each of a file's in turn and print what rank 0 measures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bucket-mb", type=float, default=25)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--hook", choices=["none", "fp16"], default="none")
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--settings", type=Path, help="JSON list of settings: train with each, results go to --output")
+    parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    model = nn.parallel.DistributedDataParallel(Network(), bucket_cap_mb=options.bucket_mb)
-    if options.hook == "fp16":
-        model.register_comm_hook(None, fp16_compress_hook)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(Samples(options.steps, options.workers), batch_size=BATCH, num_workers=options.workers)
-    for batch in loader:
-        optimizer.zero_grad()
-        model(batch).sum().backward()
-        optimizer.step()
+    if options.settings is None:
+        train(Setting(bucket_mb=options.bucket_mb, workers=options.workers, hook=options.hook), options.steps)
+    else:
+        for setting in json.loads(options.settings.read_text(encoding="utf-8")):
+            step_s, wait_s = train(Setting(**setting), options.steps)
+            if dist.get_rank() == 0:
+                with options.output.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({**setting, "step_s": step_s, "wait_s": wait_s}) + "\n")
     dist.destroy_process_group()
 
 

@@ -19,7 +19,7 @@ from allpull.schema.run import RunRecord
 from allpull.schema.studied import Attempt, Parameters
 from allpull.schema.tuned import BottleneckKind, TrialState
 from allpull.study.directory import RUNS
-from allpull.study.file import StudyFile
+from allpull.study.file import Matrix, StudyFile
 from allpull.study.point_run import Deadline, StudyPlace, run_point
 from allpull.study.points import Point, points_of
 from allpull.study.tune.bottleneck import bottlenecks
@@ -156,7 +156,7 @@ def point_of(study: StudyFile, parameters: Parameters) -> Point:
         ConfigError: it cannot be run.
     """
     axes: Mapping[str, Sequence[object]] = {name: [value] for name, value in parameters.items()}
-    only = dataclasses.replace(study, axes=axes, zips=(), includes=(), excludes=())
+    only = dataclasses.replace(study, matrix=Matrix(axes=axes), includes=())
     return points_of(only)[0]
 
 

@@ -13,7 +13,7 @@ from allpull.rundir.write import private_folder, whole_file, whole_json
 from allpull.schema.studied import Parameters
 from allpull.schema.tuned import Trial, TuneResult
 from allpull.study.directory import directory_of, locked
-from allpull.study.file import StudyFile, changes, load_study
+from allpull.study.file import Matrix, StudyFile, changes, load_study
 from allpull.study.point_jobs import point_job
 from allpull.study.point_run import StudyPlace
 from allpull.study.toml_text import toml_text
@@ -109,7 +109,8 @@ def _defaults(study: StudyFile, fixed: Parameters, space: Mapping[str, Any]) -> 
     """What the recipe, or the cluster, has for the parameters of ``space``; a command has nothing without them."""
     if study.source == "command":
         return {}
-    named = dataclasses.replace(study, axes=dict.fromkeys([*fixed, *space], ()), zips=(), includes=(), excludes=())
+    matrix = Matrix(axes=dict.fromkeys([*fixed, *space], ()))
+    named = dataclasses.replace(study, matrix=matrix, includes=(), excludes=())
     return point_job(named, fixed).defaults
 
 
