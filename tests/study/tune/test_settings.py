@@ -29,7 +29,7 @@ def test_every_fault_is_listed_at_once():
     }
     assert faults(table) == (
         "tune.objective: expected 'epoch_s' or 'throughput' or 'time_to_accuracy_s'; found 'fast'",
-        "tune.trails: no such option; did you mean 'tune.trials'?",
+        "tune.trails: no such option; did you mean 'trials'?",
         "tune.fixed.batch: also in tune.space",
         "tune.space.batch: no values",
         "tune.space.train.lr: low is below high; found low = 3 and high = 1",

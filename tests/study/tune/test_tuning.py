@@ -31,6 +31,7 @@ def tuning(directory, *, noise=0.02, seed=0, **table):
         name="a", title="", directory=directory, command=lambda _: ["allpull", "run"], toml=lambda _: "a = 1\n"
     )
     simulated = Simulated({"batch": 64}, noise=noise, seed=seed)
+    simulated.runs = [{"batch": 64, **trial.parameters} for trial in read_trials(directory)]
     return tune(subject, settings, settings.dimensions({}), simulated, seed=seed), simulated
 
 
@@ -61,7 +62,9 @@ def test_a_killed_tuning_goes_on_from_its_file(tmp_path):
 
 
 def test_no_gain_is_claimed_where_there_is_none(tmp_path):
-    result, _ = tuning(tmp_path, noise=0.05, space={"workers": [8], "bucket": [25], "hook": ["none", "also none"]}, trials=2)
+    result, _ = tuning(
+        tmp_path, noise=0.05, space={"workers": [8], "bucket": [25], "hook": ["none", "also none"]}, trials=2
+    )
     if result.confirmation is not None:
         assert any("the gain is not shown" in note for note in result.notes)
     else:

@@ -44,14 +44,13 @@ class JobsEvaluate:
         known = self._completed(point, repeat)
         if known is not None:
             seconds = _seconds(known)
-            run, state, reason = known.id, "completed", None
-            return self._measured(run, state, reason, seconds=seconds, rank_s=seconds * point.job.ranks)
+            return self._measured(known.id, "completed", None, seconds=seconds, rank_s=seconds * point.job.ranks)
         watch = _Watch(self._study, self._goal, hopeless)
         timeout_s = self._study.settings.timeout_s
         deadline = None
         if timeout_s is not None:
-            reason = f"it took longer than study.timeout = {show_time(timeout_s)}"
-            deadline = Deadline(seconds=timeout_s, state="timeout", reason=reason)
+            late = f"it took longer than study.timeout = {show_time(timeout_s)}"
+            deadline = Deadline(seconds=timeout_s, state="timeout", reason=late)
         attempt = run_point(point, repeat, self._place, deadline=deadline, look=watch.look)
         state, reason = watch.outcome(attempt)
         return self._measured(attempt.run, state, reason, seconds=attempt.seconds, rank_s=attempt.rank_s)

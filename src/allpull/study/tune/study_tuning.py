@@ -13,7 +13,8 @@ from allpull.rundir.write import private_folder, whole_file, whole_json
 from allpull.schema.studied import Parameters
 from allpull.schema.tuned import Trial, TuneResult
 from allpull.study.directory import directory_of, locked
-from allpull.study.file import Matrix, StudyFile, changes, load_study
+from allpull.study.file import Matrix, StudyFile, load_study
+from allpull.study.overlay import changes
 from allpull.study.point_jobs import point_job
 from allpull.study.point_run import StudyPlace
 from allpull.study.toml_text import toml_text
