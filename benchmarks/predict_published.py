@@ -57,9 +57,8 @@ def judged(published: list[Point], calibrate: int) -> list[dict[str, Any]]:
 
 def table(cases: list[dict[str, Any]]) -> dict[str, Any]:
     """By distance from the calibration: cases, coverage, widths and errors; and the worst case."""
-    rows = [
-        row for low, high in DISTANCES if (row := _row([c for c in cases if low < c["distance"] <= high], low, high))
-    ]
+    at = {(low, high): [case for case in cases if low < case["distance"] <= high] for low, high in DISTANCES}
+    rows = [_row(some, low, high) for (low, high), some in at.items() if some]
     worst = max(cases, key=lambda case: abs(math.log1p(case["error"])))
     series = len({case["series"] for case in cases})
     missed = sorted({case["series"] for case in cases if not case["within"]})
@@ -67,8 +66,6 @@ def table(cases: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _row(cases: list[dict[str, Any]], low: float, high: float) -> dict[str, Any]:
-    if not cases:
-        return {}
     errors = [abs(case["error"]) for case in cases]
     return {
         "distance": [low, high],

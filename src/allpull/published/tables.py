@@ -13,12 +13,13 @@ from pathlib import Path
 
 from allpull.errors import BadInput
 from allpull.published.figures import Figure
+from allpull.units import counted
 
 POINT_COLUMNS = ("series", "gpus", "batch_per_gpu", "images_per_sec", "speedup", "efficiency", "train_time_s", "notes")
 EPOCH_COLUMNS = ("run", "epoch", "wall_time", "throughput_img_s")
 SETUP = ("source", "model", "framework", "gpu", "batch_per_gpu", "precision")
 NUMBERS = (
-    *("epochs", "samples", "epoch_time_s", "claim_top1", "claim_top5", "top5"),
+    *("epochs", "samples", "epoch_time_s", "epoch_training_s", "claim_top1", "claim_top5", "top5"),
     *("POP_parallel_efficiency", "POP_load_balance", "POP_comm_efficiency"),
 )
 """Notes that hold a number, or a range of numbers."""
@@ -43,6 +44,12 @@ class Point:
     efficiency: Figure | None
     seconds: Figure | None
     notes: Mapping[str, str]
+    unit: str = "GPU"
+
+    @property
+    def size(self) -> str:
+        """On how many GPUs, or ranks, in words."""
+        return counted(self.gpus, self.unit)
 
     def note(self, key: str) -> Figure | None:
         """The number of a note; None where there is no such note, or words (``unread_notes``)."""

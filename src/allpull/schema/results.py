@@ -362,25 +362,6 @@ class UsageSeries(Record):
     values: list[float | None]
 
 
-class Operator(Record):
-    """One operator or kernel in a profiler window."""
-
-    name: str
-    kind: Literal["operator", "kernel"]
-    calls: int = Field(ge=0)
-    self_s: float = Field(description="without the operators that it calls")
-
-
-class OperatorSummary(Record):
-    """The operators and kernels with most self time in a profiler window of one rank."""
-
-    rank: int
-    first_step: int
-    steps: int = Field(ge=1)
-    total_s: dict[str, float] = Field(description="kind → self time of all of that kind, not only of those listed")
-    operators: list[Operator] = Field(description="by kind, the largest first")
-
-
 class RunDetail(Record):
     """What a report shows about one run beyond its metrics."""
 

@@ -18,12 +18,15 @@ from allpull.rundir.write import private_folder, whole_file, whole_json
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
 from allpull.schema.studied import Attempt, RecordedPoint, StudyRecord
-from allpull.study.file import StudyFile, changes, load_study
+from allpull.study.file import StudyFile, load_study
+from allpull.study.overlay import changes
 from allpull.study.points import Point
 from allpull.study.toml_text import toml_text
 from allpull.version import __version__
 
-STUDY_TOML, STUDY_JSON, ATTEMPTS, LOCK, RUNS = "study.toml", "study.json", "attempts.jsonl", "lock", "runs"
+STUDY_TOML, STUDY_JSON, ATTEMPTS, LOCK, RUNS, CLUSTERS = (
+    *("study.toml", "study.json", "attempts.jsonl", "lock", "runs", "clusters"),
+)
 KIND = "studyrecord"
 """The kind of ``study.json`` in its schema tag."""
 
@@ -178,3 +181,8 @@ def locked(directory: Path) -> Iterator[int]:
 def _differences(old: StudyFile, new: StudyFile) -> list[str]:
     """A line for each setting in which two studies differ."""
     return [f"{one.what}: {one.full} there, {one.here} here" for one in changes(old.plain, new.plain)]
+
+
+def cluster_file(directory: Path, point: Point) -> Path:
+    """Where the cluster file of a rehearsed point is."""
+    return directory / CLUSTERS / f"{point.id}.toml"

@@ -10,24 +10,19 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from allpull.config.load import MAX_BYTES, parse_toml, parse_value
+from allpull.config.load import MAX_BYTES, parse_toml
 from allpull.config.typed import build, find_faults, show, show_path, show_text
 from allpull.errors import BadInput, ConfigError, UnknownName, nearest
 from allpull.schema.option import option
 from allpull.schema.studied import Changed, Parameters
+from allpull.study.overlay import MAX_SHOWN, SOURCES, TABLES, changes, merged, override
 from allpull.units import parse_time_s
 
-TABLES = ("study", "run", "axes", "zip", "include", "exclude", "published", "fit_here", "tune")
-SOURCES = ("recipe", "command", "cluster", "cluster_table")
-"""What ``[run]`` may start; exactly one of them."""
-
 MAX_VALUES = 1000  # of one axis
-MAX_SHOWN = 400  # characters of a path in a message
 RESERVED_VARIABLES = {"OMP_NUM_THREADS": "threads", "MKL_NUM_THREADS": "threads"}
 """Environment variables that allpull sets for every rank, each with the parameter that decides it."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_KEY = re.compile(r"[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+){0,15}")
 _COMMENT = re.compile(r"#+\s*(.*)")
 
 Lists: TypeAlias = Mapping[str, Sequence[Any]]
@@ -156,10 +151,10 @@ def load_study(place: str, overrides: Sequence[str] = (), *, fit_here: bool = Fa
     if fit_here:
         if not isinstance(here, dict):
             raise BadInput(f"{shown} has no table [fit_here]", hint="leave --fit-here out, or add that table")
-        plain = _merged(full, here)
+        plain = merged(full, here)
         changed = changes(full, plain)
     for text in overrides:
-        _override(plain, text, faults)
+        override(plain, text, faults)
     study = _checked(plain, faults, folder, changed)
     if study is None:
         raise ConfigError(shown, faults, hint="correct each line; nothing was started")
@@ -196,69 +191,6 @@ def _read(place: str) -> tuple[str, str, Path]:
     if len(content) > MAX_BYTES:
         raise BadInput(f"'{shown}' is larger than 1 MiB: not a study", hint="a study is a page of TOML")
     return shown, text, path.parent
-
-
-def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """``over`` laid over ``base``: tables merge, everything else is replaced; what is run replaces what was."""
-    merged = dict(base)
-    if any(name in over for name in SOURCES):
-        merged = {name: value for name, value in base.items() if name not in SOURCES}
-    for name, value in over.items():
-        both = isinstance(value, dict) and isinstance(merged.get(name), dict)
-        merged[name] = _merged(merged[name], value) if both else value
-    return merged
-
-
-def changes(full: Mapping[str, Any], here: Mapping[str, Any], path: str = "") -> list[Changed]:
-    """Every setting that differs between ``full`` and ``here``, by its path."""
-    differing: list[Changed] = []
-    for name in dict.fromkeys([*full, *here]):
-        one, other, where = full.get(name), here.get(name), f"{path}{name}"
-        if isinstance(one, dict) and isinstance(other, dict):
-            differing += changes(one, other, f"{where}.")
-        elif one != other:
-            differing.append(Changed(what=where, full=_shown(one), here=_shown(other)))
-    return differing
-
-
-def _shown(value: object) -> str:
-    """A value of a study file for people, on one line.
-
-    >>> _shown([1, 2]), _shown(None), _shown({"link": "1 Gbit/s"})
-    ('1, 2', 'not set', 'link = 1 Gbit/s')
-    """
-    if value is None:
-        return "not set"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} = {_shown(item)}" for name, item in value.items())
-    if isinstance(value, list):
-        return (
-            "; ".join(map(_shown, value))
-            if any(isinstance(item, dict) for item in value)
-            else ", ".join(map(_shown, value))
-        )
-    return show_text(value, MAX_SHOWN) if isinstance(value, str) else show(value)
-
-
-def _override(plain: dict[str, Any], text: str, faults: list[str]) -> None:
-    """Apply one override to ``plain``, or add the fault in it."""
-    key, equals, raw = text.partition("=")
-    path = key.strip().split(".")
-    if not equals or not _KEY.fullmatch(key.strip()):
-        faults.append(f"--set {show_text(text)}: write it as table.option=value, such as study.repeats=3")
-    elif path[0] in TABLES and len(path) > 1:
-        table: Any = plain
-        for name in path[:-1]:
-            table = table.setdefault(name, {}) if isinstance(table, dict) else None
-        if isinstance(table, dict):
-            table[path[-1]] = parse_value(raw.strip())
-        else:
-            faults.append(f"--set {show_text(text)}: {'.'.join(path[:-1])} is no table here")
-    else:
-        run = plain.setdefault("run", {})
-        if isinstance(run, dict):
-            own = run.get("set", [])
-            run["set"] = [*(own if isinstance(own, list) else [own]), text]
 
 
 def _checked(plain: dict[str, Any], faults: list[str], folder: Path, changed: list[Changed]) -> StudyFile | None:

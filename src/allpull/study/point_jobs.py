@@ -15,7 +15,6 @@ from allpull.schema.spec import RunSpec, to_plain
 from allpull.schema.studied import Parameters, Value
 from allpull.study.file import RESERVED_VARIABLES, StudyFile
 from allpull.study.parameters import CLUSTER_SHORT, filled, option_of, placeholders, text_of
-from allpull.study.toml_text import toml_text
 
 DEFAULT_STEPS = 60  # of a rehearsal, as `allpull rehearse`
 
@@ -135,10 +134,10 @@ def _rehearsal(study: StudyFile, parameters: Parameters) -> PointJob:
     if settings.scaling == "strong":
         _put(table, "accelerator.batch", _rank_batch(settings.global_batch, hosts * per_host))
     environment = _environment(study, parameters, hosts * per_host, hosts)
-    steps, text = settings.steps or DEFAULT_STEPS, toml_text(table)
+    steps = settings.steps or DEFAULT_STEPS
     return PointJob(
         kind="rehearse",
-        options={"cluster": text, "steps": steps},
+        options={"steps": steps},
         environment=environment,
         ranks=hosts * per_host,
         hosts=hosts,
@@ -148,7 +147,7 @@ def _rehearsal(study: StudyFile, parameters: Parameters) -> PointJob:
             "hosts": hosts,
             **_defaults(study, table, lambda name: CLUSTER_SHORT.get(name, name)),
         },
-        command=["allpull", "rehearse", "CLUSTER.toml", "--steps", str(steps)],
+        command=["--steps", str(steps)],
     )
 
 

@@ -54,7 +54,8 @@ def points_of(study: StudyFile) -> list[Point]:
         try:
             jobs.append((matrix, parameters, point_job(study, parameters)))
         except BadInput as error:
-            faults.append(f"point {show_parameters(parameters)}: {error.message}")
+            lines = error.faults if isinstance(error, ConfigError) else (error.message,)
+            faults += [f"point {show_parameters(parameters)}: {line}" for line in lines]
     faults = list(dict.fromkeys(faults))
     if not combinations:
         faults.append("no point: give [axes], [[zip]] or [[include]]")

@@ -19,7 +19,7 @@ def block(report: ScalingReport) -> Block | None:
     rows: list[tuple[str, ...]] = []
     tones: dict[tuple[int, int], Tone] = {}
     for name, values in lines(shown):
-        tones |= {(len(rows), 1 + at): _tone(value) for at, value in enumerate(values) if value is not None}
+        tones |= {(len(rows), 1 + at): tone(value) for at, value in enumerate(values) if value is not None}
         rows.append((name, *(cell(value) for value in values)))
     table = Table(
         caption="Efficiencies by the definitions of the POP Centre",
@@ -49,5 +49,6 @@ def _other_count(shown: list[Column]) -> list[str]:
     return [f"{one.label}: {line[0].lower()}{line[1:]}" for one in shown for line in pop_layout.other_count(one.pop)]
 
 
-def _tone(value: float) -> Tone:
+def tone(value: float) -> Tone:
+    """Good, fair or poor by the marks of the POP Centre."""
     return "good" if value >= GOOD else "fair" if value >= FAIR else "poor"
