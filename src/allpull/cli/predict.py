@@ -29,7 +29,7 @@ def predict(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict larger sizes of a series of measurements from its smallest ones.
+    """Predict larger sizes of a series from its smallest.
 
     Each answer has a 90 % interval, as wide as the errors on published series that were held back. Exit code 3: these
     measurements cannot tell.
