@@ -160,6 +160,13 @@ MEASUREMENTS = (
         stored=False,
     ),
     Measurement(
+        name="tune_rehearsal",
+        script="tune_rehearsal.py",
+        about="whether `allpull tune` finds the optimum of a rehearsal at a third of the cost of trying everything"
+        " (half an hour; root)",
+        stored=False,
+    ),
+    Measurement(
         name="real_faults",
         script="real_faults.py",
         about="whether `allpull explain` finds faults in two ranks that compute for real (ten minutes)",

@@ -20,6 +20,7 @@ from allpull.analyse.host_load import other_share
 from allpull.analyse.io import steady_rates
 from allpull.analyse.io.windows import with_windows
 from allpull.analyse.programs import precision
+from allpull.analyse.replicas import gaps_of_replicas, replicas
 from allpull.analyse.statistics import evenly
 from allpull.analyse.steps import throughput
 from allpull.analyse.steps.grid import arrange, of_steps, walls
@@ -47,6 +48,7 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
     rate = throughput.throughput(grid)
     reading = steady_rates.reading(run.counters, _windows(run.steps, numbers), ranks)
     windows = aligned.buckets
+    copies = replicas(run.events)
     epochs = epochs_of(aligned)
     training_rate, overall_rate = times.rates(epochs)
     wanted = wanted_accuracy(aligned) if accuracy is None else accuracy
@@ -80,9 +82,11 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
                 *windows.gaps,
                 *_gaps_of_reading(run, is_measured=reading.read_bytes_per_s is not None),
                 *_gaps_of_accuracy(run),
+                *gaps_of_replicas(copies),
             ]
         ),
         clock_error_s=aligned.clock.bound_s,
+        replicas=copies,
         observed=observed(run, numbers),
         collectives=_collectives(aligned, numbers),
         pauses=_pauses(aligned),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.idle import accelerator_idle
 from allpull.analyse.operators import operator_summary
 from allpull.analyse.programs import by_program, has_steps, program, titles
 from allpull.analyse.run import detail, metrics
@@ -16,7 +17,7 @@ from allpull.explain.scaling import caveats, sentences
 from allpull.replay.pop import with_pop
 from allpull.schema.base import tag
 from allpull.schema.reported import ProgramTable, ScalingReport
-from allpull.schema.results import ProgramRuns, RunDetail, ShowResult
+from allpull.schema.results import ProgramRuns, RunDetail, RunMetrics, ShowResult
 from allpull.units import counted
 
 
@@ -111,9 +112,17 @@ def _split(runs: Sequence[AlignedRun]) -> tuple[list[list[AlignedRun]], list[Ali
     return by_program(trained), [run for run in ordered if not has_steps(run.data)]
 
 
+def with_efficiencies(
+    runs: Sequence[RunMetrics], aligned: Sequence[AlignedRun], reference: str | None
+) -> list[RunMetrics]:
+    """``runs`` with POP efficiencies and the idle share of accelerators; ``aligned`` in their order."""
+    measured = [run.model_copy(update={"idle": accelerator_idle(one)}) for run, one in zip(runs, aligned, strict=True)]
+    return with_pop(measured, aligned, reference)
+
+
 def _table(name: str, runs: Sequence[AlignedRun]) -> tuple[ProgramTable, list[RunDetail]]:
     show = scaling_table(runs)
-    show = show.model_copy(update={"runs": with_pop(show.runs, runs, show.reference)})
+    show = show.model_copy(update={"runs": with_efficiencies(show.runs, runs, show.reference)})
     details = [detail(run, measured) for run, measured in zip(runs, show.runs, strict=True)]
     return ProgramTable(
         program=name, show=show, words=sentences(show, details), caveats=caveats(show, details)

@@ -32,6 +32,7 @@ from allpull.cli import (
     show,
     study,
     train,
+    tune,
     watch,
 )
 from allpull.cli.encoding import prepare_streams
@@ -96,7 +97,7 @@ app = typer.Typer(
 )
 
 VERBS = (
-    *(demo.demo, train.train, run.run, env.env, rehearse.rehearse),
+    *(demo.demo, train.train, run.run, env.env, rehearse.rehearse, tune.tune),
     *(watch.watch, show.show, explain.explain, predict.predict, compare.compare, report.report),
     *(export.export, import_.import_),
     *(ls.ls, rename.rename, rm.rm, doctor.doctor),

@@ -43,6 +43,7 @@ def sentences(show: ShowResult, details: Sequence[RunDetail]) -> list[str]:
     lines += [_precise(one) for one in show.precisions]
     lines += _failures(show.runs, details)
     lines += _accuracy(show.runs)
+    lines += _replicas(show.runs)
     lines += _machine(show.runs, details)
     lines += _overhead(show.runs)
     return lines
@@ -196,6 +197,20 @@ def _taking_turns(run: RunMetrics, detail: RunDetail) -> list[str]:
     if cpus is None or needed <= cpus:
         return []
     return [f"{needed} threads on {cpus} CPUs take turns: the efficiency says nothing about more CPUs."]
+
+
+def _replicas(runs: Sequence[RunMetrics]) -> list[str]:
+    """That replicas agree; where they do not, that is a gap of the run."""
+    lines = []
+    for run in runs:
+        copies = run.replicas
+        if copies is None or copies.differ or not copies.checked:
+            continue
+        line = f"Replicas agree: {_ranks(copies.ranks)} had the same parameters at {copies.checked:,} checked steps"
+        if copies.buffers_differ:
+            line += "; their buffers differ, as batch statistics do that are not broadcast"
+        lines.append(f"{line}.")
+    return list(dict.fromkeys(lines))
 
 
 def _overhead(runs: Sequence[RunMetrics]) -> list[str]:

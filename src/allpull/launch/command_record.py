@@ -36,6 +36,7 @@ def with_command(file: JobFile, spec: RunSpec, program: Sequence[str]) -> JobFil
             trace_every=watch.trace_every,
             trace_steps=watch.trace_steps,
             trace_first=watch.trace_first,
+            check_replicas=watch.check_replicas,
             steps=(watch.first_step, watch.last_step or None) if some_steps else None,
         ),
     )

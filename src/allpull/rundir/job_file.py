@@ -35,6 +35,8 @@ class WatchOptions:
     """Steps in a profiler window."""
     trace_first: int = 5
     """The step in which the first profiler window begins."""
+    check_replicas: int = 0
+    """Steps from one digest of all parameters and buffers to the next; 0: none."""
     steps: Optional[Tuple[int, Optional[int]]] = None
     """The first recorded step, and the first after it that is not recorded (None: to the end); None: every step."""
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from allpull.schema.base import Record
+from allpull.schema.idle import AcceleratorIdle
 from allpull.schema.pop import PopEfficiencies
 from allpull.schema.results import Interval
 
@@ -126,6 +127,7 @@ class ExplainResult(Record):
     pop: PopEfficiencies | None = Field(
         default=None, description="POP efficiencies of the same window; None: too few records, or an older version"
     )
+    idle: AcceleratorIdle | None = Field(default=None, description="of the whole run, as in `show`")
     phases: PhaseTimes
     waiting: Waiting | None = Field(default=None, description="None: one rank, or no rank waited")
     findings: list[Finding] = Field(

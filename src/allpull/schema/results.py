@@ -8,7 +8,9 @@ from pydantic import Field
 
 from allpull.schema.base import Record
 from allpull.schema.host import HostRecord
+from allpull.schema.idle import AcceleratorIdle
 from allpull.schema.pop import PopEfficiencies
+from allpull.schema.replicas import Replicas
 from allpull.schema.run import Exit, GitState
 
 Scaling = Literal["weak", "strong", "mixed"]
@@ -265,6 +267,7 @@ class RunMetrics(Record):
     buckets: list[BucketTime] | None = Field(None, description="None: no profiler window was read")
     pop: PopEfficiencies | None = Field(None, description="POP efficiencies; None: pop_missing has the reason")
     pop_missing: str | None = Field(None, description="why there are no POP efficiencies")
+    idle: AcceleratorIdle | None = Field(None, description="share of an epoch without work on the accelerators")
     precision: str | None = Field(None, description="of the arithmetic of a step, such as bf16; None: not recorded")
     reference: str | None = Field(None, description="run id that speedup, efficiency and epoch_speedup refer to")
     epoch_s: EpochTime | None = Field(None, description="seconds of an epoch; None: epoch_notes say why")
@@ -279,6 +282,7 @@ class RunMetrics(Record):
         None, description="samples of the epochs of `epoch_s` ÷ all their seconds, evaluation and checkpoint included"
     )
     epoch_speedup: EpochSpeedup | None = None
+    replicas: Replicas | None = Field(None, description="None: no digests were requested")
     epoch_notes: list[str] = Field(default_factory=list, description="which epochs do not count, and what is not known")
 
 

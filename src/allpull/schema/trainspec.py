@@ -211,6 +211,12 @@ class TrainSpec:
     checkpoint_every: int = option(0, "steps between checkpoints; 0: at the end of each epoch", ge=0)
     keep_checkpoints: int = option(2, "checkpoints kept, newest last", ge=1, le=1000)
     stop_after: int = option(0, "stop after this many steps in total, as if interrupted; 0: never", ge=0)
+    check_replicas: int = option(
+        0,
+        "steps between digests of all parameters and buffers, which should agree on all ranks; 0: none",
+        ge=0,
+        le=10**9,
+    )
     stop_at_top1: float = option(
         0.0, "stop after the evaluation whose top-1 accuracy is at least this, as a fraction; 0: never", ge=0, le=1
     )

@@ -14,6 +14,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from allpull.report import idle_text
 from allpull.report.pop_layout import MAPPING, sentences
 from allpull.report.printable import printable
 from allpull.report.terminal.show import rate
@@ -76,8 +77,12 @@ class _Explained:
         yield Text(headline(result), style="bold")
         if result.efficiency is not None:
             yield _tree(result.efficiency, result.gains, wide=options.max_width >= WIDE)
+        idle = idle_text.sentence(result.idle)
+        lines = [idle] if idle else []
         if result.pop is not None and result.ranks > 1:
-            yield bullets([*sentences(result.pop), f"{MAPPING}."])
+            lines += [*sentences(result.pop), f"{MAPPING}."]
+        if lines:
+            yield bullets(lines)
         if result.healthy:
             yield Text(printable(result.healthy))
         rules_shown: set[str] = set()

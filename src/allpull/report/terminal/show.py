@@ -10,6 +10,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from allpull.report import idle_text
 from allpull.report.pop_layout import sentences
 from allpull.report.printable import printable, short
 from allpull.report.terminal import table
@@ -154,6 +155,9 @@ def _sentences(run: RunMetrics) -> Iterator[str]:
         yield _pause(pause, run.ranks)
     if run.buckets:
         yield _buckets(run.buckets)
+    idle = idle_text.sentence(run.idle)
+    if idle:
+        yield idle
     if run.pop is not None and run.ranks > 1:
         yield from sentences(run.pop)
     if run.io.read_bytes_per_s is not None:
