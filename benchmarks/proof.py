@@ -133,6 +133,11 @@ MEASUREMENTS = (
         about="false alarms of `allpull compare` on identical runs, and a planted slow-down (ten minutes)",
     ),
     Measurement(
+        name="predict_published",
+        script="predict_published.py",
+        about="published series predicted from their smallest sizes (seconds)",
+    ),
+    Measurement(
         name="kill_trials",
         script="kill_trials.py",
         arguments=("--trials", "6"),
