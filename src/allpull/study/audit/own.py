@@ -71,6 +71,7 @@ def _point(line: int, point: StudyPoint) -> Point:
         series=_series(point),
         setup=(_series(point),),
         gpus=point.ranks,
+        nodes=point.hosts,
         rate=_figure(point.throughput, MARGIN),
         speedup=_figure(point.speedup),
         efficiency=_figure(point.efficiency),
