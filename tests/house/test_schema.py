@@ -101,6 +101,7 @@ def test_every_kind_of_record_is_among_the_kept_runs(every_line: list[Line]) -> 
         "runs",
         "explain",
         "compare",
+        "placements",
         "audit",
         "export",
         "report",
