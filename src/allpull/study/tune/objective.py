@@ -11,7 +11,7 @@ from allpull.schema.studied import Parameters
 from allpull.schema.tuned import BottleneckKind, Objective, TrialState
 from allpull.units import show_count
 
-CLEARLY = 1.05  # times worse than the worst that the best may be: below this, drift within a run looks alike
+CLEARLY = 1.1  # times worse than the worst that the best may be: runs vary by more than an interval within one shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
