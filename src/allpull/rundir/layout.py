@@ -10,6 +10,7 @@ import unicodedata
 from typing import Optional
 
 RUNS = "runs"
+JOBS_LOG = "jobs.log"  # of a study: what its jobs print
 """The folder in which run directories are made by default."""
 
 RUN_JSON = "run.json"
