@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from allpull.errors import BadInput
 from allpull.probe.buckets import ready_times, single_rank_group
+from allpull.probe.largest_batch import largest
 from allpull.probe.ranks import join_group, run, write_result
 from allpull.probe.step_timing import Moments, Trained, matmul_flop_per_s, noise, set_precision
 from allpull.rundir.job_file import JobFile
@@ -64,6 +65,7 @@ def main(job_file: str) -> None:
     setting = Setting(job, device)
     before, left_out = quiet(), list[str]()
     points = list(measure(setting, options, left_out))
+    batches = largest_batches(setting, job, job_file, left_out) if options.get("largest_batch") else []
     if not points:
         raise BadInput("nothing could be measured: " + "; ".join(left_out[:3]), hint="try smaller batches")
     buckets = list(measure_buckets(setting, options, points, left_out))
@@ -73,7 +75,7 @@ def main(job_file: str) -> None:
         job,
         "compute",
         {
-            "schema": "allpull.compute/1.5",
+            "schema": "allpull.compute/1.6",
             "model": job.spec["model"]["name"],
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             **{name: options[name] for name in ("channels", "classes", "size", "bucket_bytes")},
@@ -83,6 +85,7 @@ def main(job_file: str) -> None:
             "noise": [before, quiet()],
             "points": points,
             "buckets": buckets,
+            "largest": batches,
             "left_out": left_out,
         },
     )
@@ -131,6 +134,13 @@ def timed(model: nn.Module, images: torch.Tensor, classes: int, precision: str, 
     host = moments.host_s
     issue_s = [host[start + 3] - host[start] for start in range(0, len(host), 4)]
     return {**times, "issue_s": issue_s if images.device.type == "cuda" else None}
+
+
+def largest_batches(setting: Setting, job: JobFile, job_file: str, left_out: list[str]) -> list[dict[str, Any]]:
+    """The largest batch of each precision that fits into memory; reasons for none are appended to ``left_out``."""
+    wanted = [name for name in job.options["precisions"] if name != "tf32" or setting.device.type == "cuda"]
+    each = (largest(setting, job, job_file, name, left_out) for name in wanted)
+    return [one for one in each if one]
 
 
 def measure_buckets(
