@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -113,3 +117,22 @@ def test_claix_has_both_readings_of_strong_and_weak() -> None:
     assert {spec.data.limit // spec.launch.ranks for spec in specs if spec} == {3584}
     assert len({str(point.series) for point in by_data}) == 2, "serial and parallel evaluation, no series per size"
     assert {spec.train.evaluation for spec in specs if spec} == {"serial", "parallel"}
+
+
+@pytest.mark.slow
+def test_marconi100_fits_here(tmp_path: Path) -> None:
+    """Two of its points, shortened, trained for real: measured, and drawn with what was published."""
+    sizes = "include=[{ model = 'resnet18', ranks = [1, 2] }]"
+    shorter = [sizes, "study.steps=8", "study.warmup_steps=2", "train.batch=8", "data.size=32"]
+    command = [sys.executable, "-m", "allpull", "study", "run", "marconi100", "--fit-here", "--json"]
+    command += [word for text in shorter for word in ("--set", text)]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout)
+    assert [(point["ranks"], point["runs"][0]["state"]) for point in result["points"]] == [
+        (1, "completed"),
+        (2, "completed"),
+    ]
+    assert all(point["throughput"]["value"] > 0 for point in result["points"])
+    assert [series["series"] for series in result["published"]][:2] == ["m100_single", "m100_multi"]
+    assert "run.set" in {one["what"] for one in result["changed"]}

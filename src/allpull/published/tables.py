@@ -38,6 +38,7 @@ class Point:
     series: str
     setup: tuple[str, ...]
     gpus: int
+    nodes: int | None
     rate: Figure | None
     speedup: Figure | None
     efficiency: Figure | None
@@ -170,7 +171,7 @@ def _point(line: int, row: Mapping[str, str]) -> Point | None:
     """The point of a row; None where its number of GPUs was not published, and nothing can be compared."""
 
     def stated(column: str) -> Figure | None:
-        return _figure(row[column], column, line) if row[column] else None
+        return _figure(row[column], column, line) if row.get(column) else None
 
     gpus = stated("gpus")
     if gpus is None:
@@ -180,6 +181,7 @@ def _point(line: int, row: Mapping[str, str]) -> Point | None:
         series=row["series"],
         setup=tuple(row.get(column, "") for column in SETUP),
         gpus=round(gpus.middle),
+        nodes=round(nodes.middle) if (nodes := stated("nodes")) is not None else None,
         rate=stated("images_per_sec"),
         speedup=_or_cut(stated("speedup")),
         efficiency=stated("efficiency"),

@@ -30,6 +30,9 @@ STUDY_TOML, STUDY_JSON, ATTEMPTS, LOCK, RUNS, CLUSTERS = (
 KIND = "studyrecord"
 """The kind of ``study.json`` in its schema tag."""
 
+FREE = (*("study.title", "study.timeout", "study.limit", "study.repeats", "study.half_width", "published", "tune"),)
+"""Beginnings of the settings that may change while a study goes on: how much is run, not what."""
+
 MAX_BYTES = 16 << 20
 
 
@@ -179,8 +182,12 @@ def locked(directory: Path) -> Iterator[int]:
 
 
 def _differences(old: StudyFile, new: StudyFile) -> list[str]:
-    """A line for each setting in which two studies differ."""
-    return [f"{one.what}: {one.full} there, {one.here} here" for one in changes(old.plain, new.plain)]
+    """A line for each setting in which two studies differ, apart from those that change no run."""
+    return [
+        f"{one.what}: {one.full} there, {one.here} here"
+        for one in changes(old.plain, new.plain)
+        if not one.what.startswith(FREE)
+    ]
 
 
 def cluster_file(directory: Path, point: Point) -> Path:

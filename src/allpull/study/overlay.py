@@ -31,13 +31,13 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def changes(full: Mapping[str, Any], here: Mapping[str, Any], path: str = "") -> list[Changed]:
-    """Every setting that differs between ``full`` and ``here``, by its path."""
+    """Every setting that differs between ``full`` and ``here``, by its path; notes are no settings."""
     differing: list[Changed] = []
     for name in dict.fromkeys([*full, *here]):
         one, other, where = full.get(name), here.get(name), f"{path}{name}"
         if isinstance(one, dict) and isinstance(other, dict):
             differing += changes(one, other, f"{where}.")
-        elif one != other:
+        elif one != other and where != "study.notes":
             differing.append(Changed(what=where, full=shown(one), here=shown(other)))
     return differing
 

@@ -65,7 +65,7 @@ def plan(study: StudyFile, points: Sequence[Point], directory: Path) -> StudyPla
         rank_hours=None if None in rank_s else sum(one for one in rank_s if one is not None) / 3600,
         published=published_series(study.published),
         changed=list(study.changed),
-        notes=_notes(study),
+        notes=[*study.settings.notes, *_notes(study)],
     )
 
 
@@ -85,6 +85,7 @@ def _planned(
         cost_from=None if cost is None else cost.basis,
         repeats=repeats,
         done=done,
+        labels=list(point.labels),
     )
 
 

@@ -56,7 +56,7 @@ def read_study(directory: Path) -> StudyResult:
         published=published_series(record.published),
         changed=record.changed,
         notes=[*record.notes, *_notes(record, points, runs)],
-        ratios=list(series_ratios(points)),
+        ratios=[*series_ratios(points), *_label_ratios(points)],
     )
 
 
@@ -239,6 +239,38 @@ def series_ratios(points: Sequence[StudyPoint]) -> Iterator[SeriesRatio]:
                     hosts=point.hosts,
                     ratio=measured,
                 )
+
+
+def _label_ratios(points: Sequence[StudyPoint]) -> Iterator[SeriesRatio]:
+    """Each labelled series over the first one, where they differ in more: FP16 with batch 128 over FP32 with 64."""
+    labelled = [(label, series) for series in by_series(points) if (label := series_label(series)) and len(series) > 1]
+    for label, series in labelled[1:]:
+        base_label, base_series = labelled[0]
+        own, other = series[0].series, base_series[0].series
+        common = {name: value for name, value in own.items() if other.get(name) == value}
+        if label == base_label or len({*own, *other}) - len(common) == 1:
+            continue
+        sizes = {(point.ranks, point.hosts): point for point in base_series}
+        for point in series:
+            base = sizes.get((point.ranks, point.hosts))
+            if base is None or base.throughput is None or point.throughput is None:
+                continue
+            measured = ratio(point.throughput, base.throughput)
+            if measured is not None:
+                yield SeriesRatio(
+                    parameter="label",
+                    value=label,
+                    base=base_label,
+                    series=common,
+                    ranks=point.ranks,
+                    hosts=point.hosts,
+                    ratio=measured,
+                )
+
+
+def series_label(series: Sequence[StudyPoint]) -> str:
+    """The labels that all points of ``series`` have; empty if there is none."""
+    return ", ".join(label for label in series[0].labels if all(label in point.labels for point in series))
 
 
 def _notes(record: StudyRecord, points: Sequence[StudyPoint], runs: Mapping[tuple[str, int], object]) -> Iterator[str]:

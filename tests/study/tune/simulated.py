@@ -48,7 +48,7 @@ class Simulated:
         whole = {**self.fixed, **parameters}
         return whole["batch"] / step_s(whole)
 
-    def run(self, parameters: Mapping[str, Any], label: str, hopeless: Hopeless) -> Measured:
+    def run(self, parameters: Mapping[str, Any], repeat: int, hopeless: Hopeless) -> Measured:
         whole = {**self.fixed, **parameters}
         self.runs.append(whole)
         run = str(len(self.runs) - 1)

@@ -61,22 +61,29 @@ def largest(one: Series) -> StudyPoint | None:
     return known[-1] if known else None
 
 
+def sped_up(point: StudyPoint) -> str:
+    """The speed-up of a point, and that none is shown where its interval includes 1."""
+    none = ", none shown" if point.speedup is not None and point.speedup.includes(1.0) else ""
+    return f"{ranged(point.speedup)}{none}"
+
+
 def falls(one: Series) -> str:
     """At which size the efficiency of a series is under ``ACCEPTABLE``, as the end of a sentence."""
     known = [point for point in one.points if point.efficiency is not None]
     under = next((point for point in known if _value(point.efficiency) < ACCEPTABLE), None)
+    enough = percent(ACCEPTABLE)
     if under is None:
         doubtful = [point for point in known if point.efficiency is not None and point.efficiency.includes(ACCEPTABLE)]
         unsure = f", and on {counted(doubtful[0].ranks, 'rank')} the interval includes it" if doubtful else ""
-        return f"it is at least {percent(ACCEPTABLE)} at every size{unsure}"
+        return f"it is at least {enough} at every size{unsure}"
     before = [point for point in known if point.ranks < under.ranks]
-    kept = (
-        f"it is at least {percent(ACCEPTABLE)} up to {counted(before[-1].ranks, 'rank')}, and " if before else "it is "
-    )
-    is_unsure = under.efficiency is not None and under.efficiency.includes(ACCEPTABLE)
-    doubt = "; the interval includes 80 %" if is_unsure else ""
+    where = f"under {enough} from the first larger size on, {counted(under.ranks, 'rank')}"
+    if len(before) > 1:
+        kept = counted(before[-1].ranks, "rank")
+        where = f"at least {enough} up to {kept}, and under that on {counted(under.ranks, 'rank')}"
     value = "" if under is largest(one) else f": {bounds(under.efficiency)}"
-    return f"{kept}under that on {counted(under.ranks, 'rank')}{value}{doubt}"
+    is_unsure = under.efficiency is not None and under.efficiency.includes(ACCEPTABLE)
+    return f"it is {where}{value}{f'; the interval includes {enough}' if is_unsure else ''}"
 
 
 def _scaled(report: StudyReport) -> list[Series]:
@@ -117,7 +124,7 @@ def _scaling(one: Series, *, is_only: bool) -> Iterator[str]:
     kind = f" ({one.scaling} scaling)" if one.scaling else ""
     line = (
         f"on {counted(point.ranks, 'rank')}, the largest size, efficiency is {bounds(point.efficiency)} relative to "
-        f"{counted(one.points[0].ranks, 'rank')}, and speed-up {ranged(point.speedup)}{kind}; {falls(one)}."
+        f"{counted(one.points[0].ranks, 'rank')}, and speed-up {sped_up(point)}{kind}; {falls(one)}."
     )
     yield f"{line[0].upper()}{line[1:]}" if is_only else f"{one.name}: {line}"
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from allpull.analyse.scaling import ratio
 from allpull.report.html.block import Block, Chart, Part, Table
+from allpull.report.printable import short
 from allpull.report.study.content import StudyReport
 from allpull.report.study.drawing import Frame, Line, Mark, chart
 from allpull.report.study.lines import Axis, AxisLine, axes, plain_name, plain_value, published_name, setting
@@ -15,6 +16,7 @@ from allpull.schema.studied import PublishedSeries, StudyPoint, Value
 from allpull.units import counted, show_count
 
 TITLE = "One setting at a time"
+TITLE_CHARACTERS = 16  # of a parameter in the title of a figure 8 cm wide
 SLUGS = {
     "batch": "batch",
     "global_batch": "global-batch",
@@ -73,7 +75,7 @@ def _parts(axis: Axis, slug: str, published: Sequence[PublishedSeries]) -> Itera
     drawn = chart(
         Frame(
             slug=slug,
-            title=f"Throughput against {name}",
+            title=f"Throughput against {short(name, TITLE_CHARACTERS)}",
             caption=f"Each line has equal settings apart from {name}.{moving} A bar is the 95 % interval of a point.",
             x_title=name,
             y_title="Samples per second",

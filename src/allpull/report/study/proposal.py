@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from allpull.report.printable import printable, short
-from allpull.report.study.answer import best_point, described, falls, largest
+from allpull.report.study.answer import best_point, described, falls, largest, sped_up
 from allpull.report.study.content import StudyReport
 from allpull.report.study.lines import Series, plain_name, series
 from allpull.report.study.method import left_out, machines, steady_steps, versions
 from allpull.report.study.scaling import bounds
 from allpull.report.study.times import timed
-from allpull.report.wording import joined, ranged, spread
+from allpull.report.wording import joined, spread
 from allpull.schema.studied import StudyPoint, Value
 from allpull.study.audit.own import epoch_of, epochs_of, metrics_of, samples_per_epoch
 from allpull.units import counted
@@ -162,8 +162,8 @@ def _scaled(report: StudyReport) -> Iterator[str]:
         name = f" of {one.name}" if len(scaled) > 1 else ""
         base = one.points[0]
         yield (
-            f"{kind}{name} from {counted(base.ranks, 'rank')} to {point.ranks:,}, throughput grows from "
-            f"{_rate(base)} to {_rate(point)}, a speed-up of {ranged(point.speedup)} and an efficiency of "
+            f"{kind}{name} from {counted(base.ranks, 'rank')} to {point.ranks:,}, throughput goes from "
+            f"{_rate(base)} to {_rate(point)}, a speed-up of {sped_up(point)} and an efficiency of "
             f"{bounds(point.efficiency)}; {falls(one)}."
         )
 

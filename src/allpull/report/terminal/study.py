@@ -24,7 +24,7 @@ from allpull.schema.studied import (
     StudyResult,
 )
 from allpull.study.points import show_parameters
-from allpull.study.results import by_series
+from allpull.study.results import by_series, series_label
 from allpull.units import counted, show_count, show_time
 
 SHOWN_COMMANDS = 1  # of a plan: the others differ in their parameters
@@ -50,8 +50,8 @@ def measured(result: StudyResult) -> RenderableType:
     """A table for each series, ratios between series, published points, and what is missing."""
     parts: list[RenderableType] = [Text(printable(f"{result.name}: {result.title or 'study'}"), style="bold")]
     for series in by_series(result.points):
-        if series[0].series:
-            parts += [Text(), Text(printable(show_parameters(series[0].series)), style="bold")]
+        if series[0].series or series[0].labels:
+            parts += [Text(), Text(printable(_series_title(series)), style="bold")]
         parts.append(_table(COLUMNS, [_point_row(point) for point in series], left=0))
     if result.ratios:
         parts += [Text(), Text("One series over another", style="bold")]
@@ -69,13 +69,20 @@ def measured(result: StudyResult) -> RenderableType:
 
 
 COLUMNS = ("ranks", "hosts", "runs", "samples/s", "speed-up", "efficiency", "epoch", "epoch speed-up", "to solution")
-PUBLISHED_COLUMNS = ("ranks", "hosts", "batch", "images/s", "speed-up", "efficiency", "epoch", "training")
+PUBLISHED_COLUMNS = ("ranks", "hosts", "batch", "workers", "images/s", "speed-up", "efficiency", "epoch", "training")
+
+
+def _series_title(series: Sequence[StudyPoint]) -> str:
+    """What the points of a series have in common: labels, then parameters."""
+    return ": ".join(
+        filter(None, [series_label(series), show_parameters(series[0].series) if series[0].series else ""])
+    )
 
 
 def _planned_row(point: PlannedPoint) -> list[str]:
     return [
         point.id,
-        show_parameters(point.parameters),
+        ": ".join(filter(None, [", ".join(point.labels), show_parameters(point.parameters)])),
         str(point.ranks),
         str(point.hosts),
         ABSENT if point.trainable_parameters is None else f"{point.trainable_parameters:,}",
@@ -106,18 +113,23 @@ def _ratio_row(one: SeriesRatio) -> list[str]:
 
 
 def _published_rows(series: PublishedSeries) -> Iterator[list[str]]:
-    """Published points in the units of ours; a speed-up that is not stated follows from the rates."""
+    """Published points in the units of ours; a speed-up that is not stated follows from the rates.
+
+    An efficiency that is not stated follows where a series grows in ranks alone, not in batch or workers.
+    """
+    grows = len({point.ranks for point in series.points}) == len(series.points) > 1
     rated = [point for point in series.points if point.images_per_s]
     base = min(rated, key=lambda point: point.ranks, default=None)
     for point in series.points:
         speedup, efficiency = point.speedup, point.efficiency
         if speedup is None and base is not None and base.images_per_s and point.images_per_s:
             speedup = point.images_per_s / base.images_per_s
-            efficiency = efficiency if efficiency is not None else speedup * base.ranks / point.ranks
+            efficiency = speedup * base.ranks / point.ranks if efficiency is None and grows else efficiency
         yield [
             str(point.ranks),
             ABSENT if point.nodes is None else str(point.nodes),
             ABSENT if point.batch_per_rank is None else str(point.batch_per_rank),
+            ABSENT if point.workers is None else str(point.workers),
             ABSENT if point.images_per_s is None else show_count(point.images_per_s),
             times(speedup),
             percent(efficiency),

@@ -16,7 +16,7 @@ from allpull.report.wording import ABSENT, ranged, spread, times
 from allpull.schema.results import Interval
 from allpull.schema.studied import Parameters, Value
 from allpull.schema.tuned import Objective, Proposer, Trial, TuneResult
-from allpull.units import counted, show_time
+from allpull.units import counted, show_count, show_time
 
 TITLES: Mapping[Objective, str] = {
     "epoch_s": "epoch",
@@ -63,6 +63,15 @@ def value_text(objective: Objective, value: Interval | None) -> str:
     if value is None:
         return ABSENT
     return spread(value) if objective == "throughput" else show_time(value.value)
+
+
+def trial_line(trial: Trial, best: Trial | None) -> str:
+    """One trial that has just ended, on a line."""
+    number = "" if trial.value is None else f" {show_count(trial.value.value)}"
+    state = {"completed": f"{number}", "stopped": f" ended early at{number}"}.get(trial.state, f" {trial.state}")
+    reason = f": {short(trial.reason, MAX_REASON)}" if trial.reason and trial.state in ("failed", "timeout") else ""
+    is_best = " (best so far)" if best is not None and best.number == trial.number else ""
+    return f"trial {trial.number}: {parameters_text(trial.parameters)} →{state}{reason}{is_best}"
 
 
 def _trials(result: TuneResult) -> Table:

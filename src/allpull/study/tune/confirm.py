@@ -18,14 +18,15 @@ from allpull.schema.tuned import Confirmation
 from allpull.study.tune.objective import Evaluate, Goal, Measured
 
 CONFIDENCE = 0.95
+FRESH = 1_000_000  # the first repeat that confirms; those of the search are the numbers of its trials
 
 
 def confirm(evaluate: Evaluate, goal: Goal, start: Parameters, best: Parameters, repeats: int) -> Confirmation:
     """``repeats`` runs of ``start`` and of ``best``, and the gain between them."""
     sides: dict[bool, list[Measured]] = {False: [], True: []}
     for is_best in alternation(repeats):
-        label = f"confirm {'best' if is_best else 'start'} {len(sides[is_best])}"
-        sides[is_best].append(evaluate.run(best if is_best else start, label, lambda _: None))
+        repeat = FRESH + len(sides[is_best])
+        sides[is_best].append(evaluate.run(best if is_best else start, repeat, lambda _: None))
     runs = [*sides[False], *sides[True]]
     return Confirmation(
         start=[_value(one) for one in sides[False]],

@@ -9,8 +9,9 @@ from typing import Literal, Protocol
 from allpull.schema.results import Interval
 from allpull.schema.studied import Parameters
 from allpull.schema.tuned import BottleneckKind, Objective, TrialState
+from allpull.units import show_count
 
-CLEARLY = 1.05  # times worse than the worst that the best may be: below this, drift within a run looks alike
+CLEARLY = 1.1  # times worse than the worst that the best may be: runs vary by more than an interval within one shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +62,8 @@ Hopeless = Callable[[Interval], str | None]
 class Evaluate(Protocol):
     """What measures configurations: jobs, or a table in tests."""
 
-    def run(self, parameters: Parameters, label: str, hopeless: Hopeless) -> Measured:
-        """Run one configuration; ``label`` tells repeats of it apart."""
+    def run(self, parameters: Parameters, repeat: int, hopeless: Hopeless) -> Measured:
+        """Run one configuration; ``repeat`` tells its runs apart."""
         ...
 
     def bottlenecks(self, run: str) -> Sequence[BottleneckKind]:
@@ -89,6 +90,7 @@ def hopeless(goal: Goal, best: Interval | None) -> Hopeless:
         if optimist is None or pessimist is None or goal.cost(optimist) <= CLEARLY * goal.cost(pessimist):
             return None
         bound, other = ("at least", "at most") if goal.better == "lower" else ("at most", "at least")
-        return f"{bound} {optimist:,.3g} {goal.unit}, while the best so far has {other} {pessimist:,.3g} {goal.unit}"
+        shown = [f"{show_count(value)} {goal.unit}" for value in (optimist, pessimist)]
+        return f"{bound} {shown[0]}, while the best so far has {other} {shown[1]}"
 
     return judge

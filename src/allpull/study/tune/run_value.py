@@ -26,10 +26,17 @@ def run_value(goal: Goal, measured: RunMetrics, events: Mapping[int, EventLog], 
     do not. So an epoch is that of its training alone at the steady rate, in all of them.
     """
     if goal.name == "throughput":
-        return Value(interval=measured.throughput, reason="; ".join(measured.gaps) or "no throughput was measured")
+        return Value(interval=measured.throughput, reason=_no_rate(measured))
     if goal.name == "time_to_accuracy_s":
         return _time_to_accuracy(measured)
     return _whole_epoch(measured) if whole_epochs else _epoch_at_rate(measured, steps_per_epoch(events))
+
+
+def _no_rate(measured: RunMetrics) -> str:
+    if measured.steady.used:
+        return "the samples of some steps were not recorded: no throughput"
+    left_out = ", ".join(f"{reason} {count:,}" for reason, count in measured.steady.left_out.items())
+    return f"no steady step is left ({left_out or 'none was recorded'}): give it more steps"
 
 
 def _time_to_accuracy(measured: RunMetrics) -> Value:

@@ -88,7 +88,7 @@ class Search:
             best = self.best
             measured = self._evaluate.run(
                 proposal.parameters,
-                f"trial {len(self.trials)}",
+                len(self.trials),
                 hopeless(self.goal, None if best is None else best.value),
             )
             trial = _trial(len(self.trials), proposal, measured)
@@ -123,6 +123,7 @@ class Search:
             return None
         kinds = self.kinds_of(best)
         costs = {_key(trial.parameters): self._cost(trial) for trial in self.trials}
+        upwards = None  # more of what the machine is short of: only where nothing else is left
         for one in sorted(self.space, key=lambda one: _rank(one, kinds)):
             levels = one.levels if best.parameters[one.name] in one.levels else _with(one, best.parameters[one.name])
             measured = {
@@ -131,12 +132,16 @@ class Search:
                 if (cost := costs.get(_key({**best.parameters, one.name: level}))) is not None
             }
             relieved = next((kind for kind in kinds if kind in one.affects), None)
-            found = next_level(measured, len(levels), ordered=one.ordered, rising=relieved not in FALLING)
-            if found is not None:
-                return Proposal(
-                    parameters={**best.parameters, one.name: levels[found]}, by="bottleneck", bottleneck=relieved
-                )
-        return None
+            index = next_level(measured, len(levels), ordered=one.ordered, rising=relieved not in FALLING)
+            if index is None:
+                continue
+            proposal = Proposal(
+                parameters={**best.parameters, one.name: levels[index]}, by="bottleneck", bottleneck=relieved
+            )
+            if relieved not in FALLING or not one.ordered or index < levels.index(best.parameters[one.name]):
+                return proposal
+            upwards = upwards or proposal
+        return upwards
 
     def _by_optuna(self) -> Proposal | None:
         """A configuration that Optuna's sampler expects to be good, and that was not measured."""

@@ -15,7 +15,7 @@ from allpull.study.tune.objective import GOALS, Goal
 from allpull.study.tune.space import RANGE_KEYS, Dimension, dimension, faults
 from allpull.units import parse_time_s
 
-TABLES = ("space", "start", "affects")
+TABLES = ("space", "start", "fixed", "affects")
 KINDS: tuple[BottleneckKind, ...] = ("input", "network", "launch", "compute", "cpu")
 
 
@@ -38,7 +38,8 @@ class TuneSettings:
     """``[tune]``, checked. ``space`` has the values as given; ``dimensions`` makes them into dimensions.
 
     ``accuracy`` is the top-1 to reach, a fraction; ``seconds``, ``trials`` and ``rank_s`` are the budget, None: no
-    limit. ``confirm`` is the number of runs of start and of best that confirm the gain.
+    limit. ``confirm`` is the number of runs of start and of best that confirm the gain. ``fixed`` are parameters of all
+    runs.
     """
 
     goal: Goal
@@ -49,6 +50,7 @@ class TuneSettings:
     confirm: int
     space: Mapping[str, Any]
     start: Parameters
+    fixed: Parameters
     affects: Mapping[str, tuple[BottleneckKind, ...]]
 
     def dimensions(self, defaults: Parameters) -> tuple[Dimension, ...]:
@@ -81,6 +83,13 @@ def read_settings(table: Mapping[str, Any] | None, source: str) -> TuneSettings:
     space = _flat(table.get("space", {}))
     start = _flat(table.get("start", {}))
     affects = _flat(table.get("affects", {}))
+    fixed = _flat(table.get("fixed", {}))
+    found += [f"tune.fixed.{name}: also in tune.space" for name in fixed if name in space]
+    found += [
+        f"tune.fixed.{name}: expected one value; found {show(value)}"
+        for name, value in fixed.items()
+        if not isinstance(value, bool | int | float | str)
+    ]
     for name, given in space.items():
         found += faults(name, given)
     for kind, names in (("start", start), ("affects", affects)):
@@ -104,6 +113,7 @@ def read_settings(table: Mapping[str, Any] | None, source: str) -> TuneSettings:
         confirm=own.confirm,
         space=space,
         start=start,
+        fixed=fixed,
         affects={name: tuple(kinds if isinstance(kinds, list) else [kinds]) for name, kinds in affects.items()},
     )
 
