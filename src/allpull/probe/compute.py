@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,9 @@ from allpull.errors import BadInput
 from allpull.probe.buckets import ready_times, single_rank_group
 from allpull.probe.largest_batch import largest
 from allpull.probe.ranks import join_group, run, write_result
-from allpull.probe.step_timing import Moments, Trained, matmul_flop_per_s, noise, set_precision
+from allpull.probe.setting import Setting
+from allpull.probe.step_timing import Moments, Trained, matmul_flop_per_s, set_precision
 from allpull.rundir.job_file import JobFile
-from allpull.schema.spec import RunSpec, from_plain
 
 WARMUP = 3
 LEAST, MOST = 5, 500  # steps per point: enough for a median, and no more than a figure needs
@@ -29,32 +28,6 @@ PEAK_S = 0.5  # for the matrix product
 NOISE_S, NOISE_SIDE = 0.5, 192  # a piece of work of some 100 µs
 PARTS = ("forward_s", "backward_s", "optimizer_s")
 FAULTS = (RuntimeError, ValueError)  # that torch raises when memory is short or a layer does not support the setting
-
-
-class Setting:
-    """Common to all points: how to build the model, and its device."""
-
-    def __init__(self, job: JobFile, device: torch.device) -> None:
-        options, self.device = job.options, device
-        self.classes, self.shape = options["classes"], (options["channels"], options["size"], options["size"])
-        module, _, name = options["builder"].partition(":")
-        self._build: Callable[..., nn.Module] = getattr(importlib.import_module(module), name)
-        self._spec = from_plain(RunSpec, job.spec).model
-        self.parameters = sum(one.numel() for one in self.model().parameters() if one.requires_grad)
-
-    def model(self) -> nn.Module:
-        """The model with the same initial weights each time, in channels-last memory format.
-
-        Raises:
-            AllpullError: no such model, or it does not accept such images.
-        """
-        torch.manual_seed(0)
-        model = self._build(self._spec, channels=self.shape[0], classes=self.classes, pixels=self.shape[1:])
-        return model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-
-    def images(self, batch: int) -> torch.Tensor:
-        """A batch of noise."""
-        return noise((batch, *self.shape), self.device)
 
 
 def main(job_file: str) -> None:

@@ -22,6 +22,7 @@ import torch
 
 from allpull.errors import BadInput
 from allpull.kernel import Tree, memory_left
+from allpull.probe.setting import Setting
 from allpull.probe.step_timing import Trained, set_precision
 from allpull.rundir.job_file import JobFile
 from allpull.units import show_bytes
@@ -62,7 +63,9 @@ def search(fits: Callable[[int], Peak], most: int = MOST) -> tuple[dict[int, int
     return peaks, too_large
 
 
-def largest(setting: Any, job: JobFile, job_file: str, precision: str, left_out: list[str]) -> dict[str, Any] | None:
+def largest(
+    setting: Setting, job: JobFile, job_file: str, precision: str, left_out: list[str]
+) -> dict[str, Any] | None:
     """The largest batch of ``precision``, as ``schema.probes.LargestBatch``; None: none could be tried.
 
     Raises:
@@ -124,7 +127,7 @@ def is_memory_fault(fault: BaseException) -> bool:
     return isinstance(fault, RuntimeError) and any(word in str(fault).lower() for word in MEMORY_WORDS)
 
 
-def take_step(setting: Any, model: torch.nn.Module, batch: int, precision: str) -> None:
+def take_step(setting: Setting, model: torch.nn.Module, batch: int, precision: str) -> None:
     """Two steps: gradients and the optimizer's state are in memory in the second."""
     trained = Trained(model, images=setting.images(batch), classes=setting.classes, precision=precision)
     for _ in range(2):
@@ -132,7 +135,7 @@ def take_step(setting: Any, model: torch.nn.Module, batch: int, precision: str) 
 
 
 @contextmanager
-def gpu_trials(setting: Any, precision: str, limit: int) -> Iterator[Callable[[int], Peak]]:
+def gpu_trials(setting: Setting, precision: str, limit: int) -> Iterator[Callable[[int], Peak]]:
     """Tries batches on this process's GPU, in at most ``limit`` bytes."""
     device = setting.device
     total = torch.cuda.get_device_properties(device).total_memory
@@ -211,8 +214,6 @@ def _ask(process: subprocess.Popen[str], batch: int) -> dict[str, Any]:
 def serve(job_file: str, precision: str, limit: int) -> None:
     """Try each batch that stdin names, within ``limit`` bytes; answer in JSON, and end after one that fails."""
     import resource  # noqa: PLC0415  not on Windows, where nothing limits a process
-
-    from allpull.probe.compute import Setting  # noqa: PLC0415  which imports this module
 
     with suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
