@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,7 +16,7 @@ from allpull.analyse.collectives.traced_buckets import summary
 from allpull.analyse.coverage import epochs as epochs_begun
 from allpull.analyse.coverage import observed, recording_overhead
 from allpull.analyse.epochs import times
-from allpull.analyse.epochs.parts import epochs_of, wanted_accuracy
+from allpull.analyse.epochs.parts import Epochs, epochs_of, wanted_accuracy
 from allpull.analyse.host_load import other_share
 from allpull.analyse.io import steady_rates
 from allpull.analyse.io.windows import with_windows
@@ -50,8 +51,6 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
     windows = aligned.buckets
     copies = replicas(run.events)
     epochs = epochs_of(aligned)
-    training_rate, overall_rate = times.rates(epochs)
-    wanted = wanted_accuracy(aligned) if accuracy is None else accuracy
     return RunMetrics(
         run=run.record.id,
         name=run.record.name,
@@ -92,13 +91,21 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
         pauses=_pauses(aligned),
         buckets=summary(windows, run.steps) if windows.read else None,
         precision=precision(run),
-        epoch_s=times.epoch_time(epochs),
-        time_to_solution_s=times.time_to_solution_s(epochs),
-        time_to_accuracy=None if wanted is None else times.time_to_accuracy(aligned, epochs, wanted),
-        training_samples_per_s=training_rate,
-        overall_samples_per_s=overall_rate,
-        epoch_notes=list(epochs.notes),
+        **_times(aligned, epochs, wanted_accuracy(aligned) if accuracy is None else accuracy),
     )
+
+
+def _times(aligned: AlignedRun, epochs: Epochs, wanted: float | None) -> dict[str, Any]:
+    """The fields of ``RunMetrics`` that are of epochs; ``wanted``: the accuracy whose time is looked up."""
+    training_rate, overall_rate = times.rates(epochs)
+    return {
+        "epoch_s": times.epoch_time(epochs),
+        "time_to_solution_s": times.time_to_solution_s(epochs),
+        "time_to_accuracy": None if wanted is None else times.time_to_accuracy(aligned, epochs, wanted),
+        "training_samples_per_s": training_rate,
+        "overall_samples_per_s": overall_rate,
+        "epoch_notes": list(epochs.notes),
+    }
 
 
 def _collectives(aligned: AlignedRun, steps: NDArray[np.int64]) -> list[CollectiveUse] | None:

@@ -22,15 +22,9 @@ from allpull.analyse.programs import decides_work, flat
 from allpull.analyse.run import metrics
 from allpull.rundir.read.run import RunData
 from allpull.schema.base import tag
-from allpull.schema.results import (
-    EpochSpeedup,
-    EpochTime,
-    Interval,
-    PrecisionRatio,
-    RunMetrics,
-    Scaling,
-    ShowResult,
-)
+from allpull.schema.epochs import EpochSpeedup, EpochTime
+from allpull.schema.precision import PrecisionRatio
+from allpull.schema.results import Interval, RunMetrics, Scaling, ShowResult
 from allpull.units import show_count
 
 EQUAL = 0.01  # batches within 1 % are meant to be the same: shards differ by a sample

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.idle import accelerator_idle
+from allpull.analyse.io.windows import over_time
 from allpull.analyse.operators import operator_summary
 from allpull.analyse.programs import by_program, has_steps, program, titles
 from allpull.analyse.run import detail, metrics
@@ -21,19 +22,22 @@ from allpull.schema.results import ProgramRuns, RunDetail, RunMetrics, ShowResul
 from allpull.units import counted
 
 
-def scaling_report(runs: Sequence[AlignedRun]) -> ScalingReport:
+def scaling_report(runs: Sequence[AlignedRun], accuracy: float | None = None) -> ScalingReport:
     """Metrics and details of ``runs``, by program and ranks, without an explanation.
 
-    The report is of the program whose largest run has the most ranks; ``others`` are of the other programs.
+    ``accuracy``: as for ``analyse.run.metrics``; None: as each training states it. The report is of the program whose
+    largest run has the most ranks; ``others`` are of the other programs.
 
     Raises:
         BadInput: there are no runs.
     """
-    return _report(*_split(runs))
+    return _report(*_split(runs), accuracy)
 
 
-def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
+def with_explanation(runs: Sequence[AlignedRun], accuracy: float | None = None) -> ScalingReport:
     """What a report shows of ``runs``: their metrics, and the explanation of the one with most ranks.
+
+    ``accuracy``: as for ``scaling_report``.
 
     Raises:
         BadInput: there are no runs.
@@ -42,7 +46,7 @@ def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
     from allpull.explain.explanation import explain  # noqa: PLC0415  as above
 
     programs, without_steps = _split(runs)
-    result, of_program = _report(programs, without_steps), programs[0]
+    result, of_program = _report(programs, without_steps, accuracy), programs[0]
     largest = max(of_program, key=lambda run: run.data.record.ranks)
     result = result.model_copy(update={"usage": usage(largest), "operators": operator_summary(largest.data)})
     made = explain(largest, [run for run in of_program if run.data.record.ranks < largest.data.record.ranks])
@@ -89,10 +93,12 @@ def side_by_side(report: ScalingReport) -> ShowResult:
     )
 
 
-def _report(programs: Sequence[Sequence[AlignedRun]], without_steps: Sequence[AlignedRun]) -> ScalingReport:
+def _report(
+    programs: Sequence[Sequence[AlignedRun]], without_steps: Sequence[AlignedRun], accuracy: float | None
+) -> ScalingReport:
     names = titles([program(members[0].data.record) for members in programs]) if len(programs) > 1 else [""]
-    others = [_table(name, members)[0] for name, members in zip(names[1:], programs[1:], strict=True)]
-    table, details = _table(names[0], programs[0])
+    others = [_table(name, members, accuracy)[0] for name, members in zip(names[1:], programs[1:], strict=True)]
+    table, details = _table(names[0], programs[0], accuracy)
     apart = [detail(run, metrics(run)) for run in without_steps]
     return ScalingReport(schema=tag("report"), **dict(table), details=details, others=others, without_steps=apart)
 
@@ -120,8 +126,11 @@ def with_efficiencies(
     return with_pop(measured, aligned, reference)
 
 
-def _table(name: str, runs: Sequence[AlignedRun]) -> tuple[ProgramTable, list[RunDetail]]:
-    show = scaling_table(runs)
+def _table(name: str, runs: Sequence[AlignedRun], accuracy: float | None) -> tuple[ProgramTable, list[RunDetail]]:
+    show = scaling_table(runs, accuracy)
+    if len(runs) == 1:  # of several, the series would be most of the JSON
+        io = show.runs[0].io.model_copy(update={"over_time": over_time(runs[0])})
+        show = show.model_copy(update={"runs": [show.runs[0].model_copy(update={"io": io})]})
     show = show.model_copy(update={"runs": with_efficiencies(show.runs, runs, show.reference)})
     details = [detail(run, measured) for run, measured in zip(runs, show.runs, strict=True)]
     return ProgramTable(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from allpull.cli.options import Runs, SkipDamaged
+from allpull.cli.options import Accuracy, Runs, SkipDamaged
 from allpull.cli.say import answer, note
 
 EXAMPLE = "allpull report runs --output report.html --figures figures"
@@ -28,14 +28,20 @@ Figures = Annotated[
 ]
 
 
-def report(runs: Runs, output: Output = None, figures: Figures = None, skip_damaged: SkipDamaged = False) -> None:
+def report(
+    runs: Runs,
+    output: Output = None,
+    figures: Figures = None,
+    accuracy: Accuracy = None,
+    skip_damaged: SkipDamaged = False,
+) -> None:
     """Write one self-contained HTML report of runs, or of a study."""
     from allpull.study.directory import is_study  # noqa: PLC0415  pydantic is not needed for --help
 
     if len(runs) == 1 and is_study(runs[0]):
         written = _study(runs[0], output, figures)
     else:
-        written = _runs(runs, output, figures, skip_damaged=skip_damaged)
+        written = _runs(runs, output, figures, accuracy, skip_damaged=skip_damaged)
     page, *charts = written
     for chart in charts:
         note(f"figure: {chart}")
@@ -48,10 +54,12 @@ def _study(directory: Path, output: Path | None, figures: Path | None) -> list[P
     return write_study_report(study_report(directory), output or directory / "report.html", figures)
 
 
-def _runs(runs: list[Path], output: Path | None, figures: Path | None, *, skip_damaged: bool) -> list[Path]:
+def _runs(
+    runs: list[Path], output: Path | None, figures: Path | None, accuracy: float | None, *, skip_damaged: bool
+) -> list[Path]:
     from allpull.api.reporting import with_explanation, write_report  # noqa: PLC0415
     from allpull.api.runs import each_run  # noqa: PLC0415  polars is not needed for --help
 
     opened = each_run(runs, skip_damaged=skip_damaged)
-    result = with_explanation([run.aligned for run in opened])
+    result = with_explanation([run.aligned for run in opened], accuracy)
     return write_report(result, output or opened[0].directory.parent / "report.html", figures)

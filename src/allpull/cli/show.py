@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allpull.cli.options import AsJson, Runs, SkipDamaged, step_range
+from allpull.cli.options import Accuracy, AsJson, Runs, SkipDamaged, step_range
 from allpull.cli.say import answer_json, note, show_result
 from allpull.errors import BadInput
 
@@ -31,15 +31,17 @@ Kernels = Annotated[
 ]
 
 
-def show(  # noqa: PLR0917  typer reads the options
+def show(
     runs: Runs,
+    *,
     as_json: AsJson = False,
     perfetto: Perfetto = None,
     steps: Steps = None,
+    accuracy: Accuracy = None,
     kernels: Kernels = False,
     skip_damaged: SkipDamaged = False,
 ) -> None:
-    """Show throughput, phases and accuracy of runs.
+    """Show throughput, phases, epoch times and accuracy of runs.
 
     Several runs give a scaling table per program.
     """
@@ -55,7 +57,7 @@ def show(  # noqa: PLR0917  typer reads the options
     if kernels:
         _kernels(opened, as_json=as_json)
         return
-    result = scaling_report([run.aligned for run in opened])
+    result = scaling_report([run.aligned for run in opened], accuracy)
     if as_json:
         answer_json(side_by_side(result))
         return

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allpull.schema.results import Interval, PrecisionRatio, RunDetail, RunMetrics, ShowResult
+from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
 from allpull.units import percent, show_count, show_spread, show_time
 
 MIN_SHARE = 0.02  # of a step: a smaller loss is not worth a sentence, and is often noise
@@ -40,7 +40,6 @@ def sentences(show: ShowResult, details: Sequence[RunDetail]) -> list[str]:
         lines += [line for run in show.runs for line in _single(run)]
     for run, base in sorted(larger, key=lambda pair: -pair[0].ranks):  # the question is usually about the largest
         lines += _scaled(run, base, show)
-    lines += [_precise(one) for one in show.precisions]
     lines += _failures(show.runs, details)
     lines += _accuracy(show.runs)
     lines += _replicas(show.runs)
@@ -98,12 +97,6 @@ def _scaled(run: RunMetrics, reference: RunMetrics, show: ShowResult) -> list[st
     else:
         line = f"{ranks} train {times} times as fast as {reference.ranks}: {share} ({basis})."
     return [line, *_uncertain(run), *_losses(run, reference)]
-
-
-def _precise(one: PrecisionRatio) -> str:
-    low, high = one.ratio.low, one.ratio.high
-    interval = "" if low is None or high is None else f" ({low:.2f} to {high:.2f} with 95 % confidence)"
-    return f"On {_ranks(one.ranks)} {one.precision} trains {one.ratio.value:.2f} times as fast as {one.over}{interval}."
 
 
 def _uncertain(run: RunMetrics) -> list[str]:

@@ -7,43 +7,17 @@ from typing import Literal
 from pydantic import Field
 
 from allpull.schema.base import Record
+from allpull.schema.epochs import AccuracyTime, EpochSpeedup, EpochTime
 from allpull.schema.host import HostRecord
 from allpull.schema.idle import AcceleratorIdle
+from allpull.schema.interval import Interval as Interval  # noqa: PLC0414  most results have one: both are imported here
 from allpull.schema.pop import PopEfficiencies
+from allpull.schema.precision import PrecisionRatio
+from allpull.schema.reading import Io
 from allpull.schema.replicas import Replicas
 from allpull.schema.run import Exit, GitState
 
 Scaling = Literal["weak", "strong", "mixed"]
-
-
-class Interval(Record):
-    """A value and its 95 % confidence interval; the bounds are None where the data cannot tell.
-
-    Where ``high`` equals ``value`` and ``low`` is below it, ``value`` is an upper bound and ``low`` what is certain.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
-
-    def includes(self, number: float) -> bool:
-        """Whether ``number`` lies within the bounds; False where they are not known.
-
-        >>> Interval(value=0.8, low=0.5, high=1.1).includes(1.0), Interval(value=0.8, low=None, high=None).includes(1.0)
-        (True, False)
-        """
-        return self.low is not None and self.high is not None and self.low <= number <= self.high
-
-    @property
-    def is_at_most(self) -> bool:
-        """Whether ``value`` is an upper bound, at which the interval ends, and ``low`` a certain lower bound.
-
-        An estimate lies within its interval; for a quantity that does not vary all three are equal.
-
-        >>> Interval(value=2.4, low=1.0, high=2.4).is_at_most, Interval(value=2.4, low=2.3, high=2.5).is_at_most
-        (True, False)
-        """
-        return self.low is not None and self.high is not None and self.low < self.high <= self.value
 
 
 class StepTime(Record):
@@ -58,106 +32,6 @@ class Steady(Record):
 
     used: int = Field(ge=0)
     left_out: dict[str, int] = Field(description="reason → steps of the job; each step counts under its first reason")
-
-
-class IoWindow(Record):
-    """Mean reading over one window of a run, summed over ranks."""
-
-    name: Literal["all steps", "steady steps", "training"] = Field(
-        description="training: the epochs of `epoch_s`, without their evaluations and checkpoints"
-    )
-    seconds: float
-    read_bytes_per_s: float | None
-    reads_per_s: float | None
-    storage_read_bytes_per_s: float | None
-    read_bytes: float | None
-    reads: float | None
-    samples: int | None = Field(description="trained in it, of all ranks")
-
-
-class IoOverTime(Record):
-    """Reading summed over ranks, over the time of a run; at most 300 intervals."""
-
-    begin_s: list[float] = Field(description="begin of each interval, after the first step began")
-    end_s: list[float]
-    read_bytes_per_s: list[float | None]
-    reads_per_s: list[float | None]
-    storage_read_bytes_per_s: list[float | None]
-    ranks: list[int] = Field(description="ranks measured in each interval")
-
-
-class Io(Record):
-    """Reading by ranks and their loader workers over the steady window."""
-
-    read_bytes_per_s: float | None
-    reads_per_s: float | None
-    storage_read_bytes_per_s: float | None
-    read_bytes_per_sample: float | None = Field(
-        None, description="read in the window `training` ÷ its samples; without complete epochs, in `all steps`"
-    )
-    reads_per_sample: float | None = None
-    windows: list[IoWindow] = Field(default_factory=list, description="means over named windows, evaluations included")
-    over_time: IoOverTime | None = Field(None, description="filled where one run is shown")
-
-
-class EpochParts(Record):
-    """Seconds of an epoch of the whole job. The parts are disjoint and sum to ``total``."""
-
-    total: float = Field(ge=0, description="from its begin to that of the next epoch, or to the end of the last")
-    training: float = Field(ge=0, description="from its first batch to its last step, without what is below")
-    evaluation: float = Field(ge=0, description="while any rank evaluated")
-    checkpoint: float = Field(ge=0, description="while any rank wrote a checkpoint and none evaluated")
-    start: float = Field(ge=0, description="until the last rank had its first batch; starting the loader is part of it")
-    other: float = Field(ge=0, description="between its last step and its end, without evaluation and checkpoint")
-
-
-class RecordedEpoch(EpochParts):
-    """One complete epoch."""
-
-    epoch: int = Field(ge=0, description="number of the epoch, from 0")
-    steps: int = Field(ge=0)
-    samples: int | None = Field(description="of all ranks; None: not recorded for all steps")
-
-
-class EpochTime(EpochParts):
-    """Mean over complete epochs but the first, which has the warm-up and a cold page cache; else that one alone."""
-
-    epochs: int = Field(ge=1, description="in the mean")
-    interval: Interval | None = Field(description="of the mean total, by Student's t; None: fewer than two epochs")
-    shortest: float
-    longest: float
-    first: RecordedEpoch | None = Field(description="the first of this run; None: it is not complete")
-    each: list[RecordedEpoch] = Field(description="all complete epochs in order, thinned evenly to at most 1,000")
-
-
-class AccuracyTime(Record):
-    """How long a training took to an accuracy that the user states."""
-
-    metric: str = Field(description="such as test_top1")
-    wanted: float
-    best: float | None = Field(description="the best value reported; None: none was")
-    time_s: float | None = Field(description="from the begin of the first epoch; None: not reached, or not known")
-    epoch: int | None = Field(description="epoch after which it was reached, from 0")
-
-
-class EpochSpeedup(Record):
-    """One run over the reference: how many times as fast. None: not known of both."""
-
-    epoch: Interval | None = Field(description="epoch time of the reference ÷ that of this run")
-    time_to_solution: float | None
-    time_to_accuracy: float | None
-    training_rate: float | None = Field(description="ratio of samples/s while training")
-    overall_rate: float | None = Field(description="ratio of samples/s over whole epochs")
-
-
-class PrecisionRatio(Record):
-    """The throughput of one precision over that of another at the same number of ranks."""
-
-    ranks: int
-    precision: str
-    over: str
-    ratio: Interval = Field(description="of geometric means where several runs have that size; from what varies within")
-    runs: list[str] = Field(description="run ids, those of `precision` first")
 
 
 class Overhead(Record):
@@ -359,9 +233,18 @@ class UsageSeries(Record):
     """One quantity over the time of a run; each value holds until its moment, since the moment before."""
 
     name: Literal[
-        "step", "slowest step", "cpus", "memory", "read", "storage read", "network sent", "gpu busy", "gpu memory"
+        "step",
+        "slowest step",
+        "cpus",
+        "memory",
+        "read",
+        "storage read",
+        "reads",
+        "network sent",
+        "gpu busy",
+        "gpu memory",
     ]
-    unit: Literal["s", "CPUs", "bytes", "bytes/s", "share"]
+    unit: Literal["s", "CPUs", "bytes", "bytes/s", "reads/s", "share"]
     times_s: list[float] = Field(description="after the first step began")
     values: list[float | None]
 

@@ -64,6 +64,7 @@ def test_sections_come_in_reading_order_and_each_loads():
         "runs",
         "losses",
         "pop",
+        "epochs",
         "throughput",
         "phases",
         "timeline",
@@ -73,7 +74,7 @@ def test_sections_come_in_reading_order_and_each_loads():
         "operators",
         "learning",
     ]
-    assert names()[:16] == [*first, "programs", "environment", "method"]
+    assert names()[:17] == [*first, "programs", "environment", "method"]
     assert all(callable(SECTIONS.load(name)) for name in names())
 
 

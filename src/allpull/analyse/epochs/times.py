@@ -9,7 +9,8 @@ from allpull.analyse.epochs.parts import PARTS, Epoch, Epochs, is_resumed, momen
 from allpull.analyse.learning import metrics_named
 from allpull.analyse.statistics import CONFIDENCE, evenly
 from allpull.analyse.student_t import quantile
-from allpull.schema.results import AccuracyTime, EpochTime, Interval, RecordedEpoch
+from allpull.schema.epochs import AccuracyTime, EpochTime, RecordedEpoch
+from allpull.schema.interval import Interval
 from allpull.units import NS_PER_S
 
 MAX_EPOCHS = 1000  # listed one by one

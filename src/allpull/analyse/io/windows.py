@@ -17,7 +17,7 @@ from allpull.analyse.clock.host_clocks import Times
 from allpull.analyse.epochs.parts import Epochs
 from allpull.analyse.io.over_time import Floats, growth_within, io_series, sampled_by_all
 from allpull.analyse.steps.pauses import union
-from allpull.schema.results import Io, IoOverTime, IoWindow
+from allpull.schema.reading import Io, IoOverTime, IoWindow
 from allpull.units import NS_PER_S
 
 COUNTED = ("read_bytes", "read_calls", "storage_read_bytes")
@@ -59,7 +59,8 @@ def over_time(run: AlignedRun) -> IoOverTime | None:
         return None
     begin_ns = int(run.steps["begin_ns"].min())  # type: ignore[arg-type]  # not empty
     series = io_series(run.data.counters, run.clock.alignment, counted=COUNTED)
-    groups = np.array_split(np.arange(series.begin_ns.size), min(series.begin_ns.size, MOST_POINTS))
+    places = np.flatnonzero(series.end_ns > begin_ns)
+    groups = np.array_split(places, max(1, min(places.size, MOST_POINTS)))
     groups = [group for group in groups if group.size]
     if not groups or np.isnan(series.per_s[COUNTED[0]]).all():
         return None
@@ -69,7 +70,7 @@ def over_time(run: AlignedRun) -> IoOverTime | None:
         for name in COUNTED
     }
     return IoOverTime(
-        begin_s=[round((int(series.begin_ns[group[0]]) - begin_ns) / NS_PER_S, 4) for group in groups],
+        begin_s=[round(max(0, int(series.begin_ns[group[0]]) - begin_ns) / NS_PER_S, 4) for group in groups],
         end_s=[round((int(series.end_ns[group[-1]]) - begin_ns) / NS_PER_S, 4) for group in groups],
         read_bytes_per_s=rates["read_bytes"],
         reads_per_s=rates["read_calls"],

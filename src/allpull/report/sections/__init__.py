@@ -20,6 +20,7 @@ SECTIONS = Table(
         "runs": "allpull.report.sections.runs:block",
         "losses": "allpull.report.sections.losses:block",
         "pop": "allpull.report.sections.pop:block",
+        "epochs": "allpull.report.sections.epochs:block",
         "throughput": "allpull.report.sections.throughput:block",
         "phases": "allpull.report.sections.phases:block",
         "timeline": "allpull.report.sections.timeline:block",

@@ -17,9 +17,8 @@ from rich.text import Text
 from allpull.report import idle_text
 from allpull.report.pop_layout import MAPPING, sentences
 from allpull.report.printable import printable
-from allpull.report.terminal.show import rate
 from allpull.report.terminal.table import bullets
-from allpull.report.wording import ABSENT, bounded, certain_part, percent, times
+from allpull.report.wording import ABSENT, bounded, certain_part, percent, rate, times
 from allpull.schema.explained import Efficiency, Evidence, ExplainResult, Finding
 from allpull.schema.results import Interval
 from allpull.units import counted, show_bytes, show_count, show_time

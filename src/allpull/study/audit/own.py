@@ -12,7 +12,8 @@ from allpull.published.figures import Figure
 from allpull.published.tables import Point, Published
 from allpull.schema.audited import AuditFinding, AuditResult, Check, Range
 from allpull.schema.base import tag
-from allpull.schema.results import EpochTime, Interval, RunMetrics
+from allpull.schema.epochs import EpochTime
+from allpull.schema.results import Interval, RunMetrics
 from allpull.schema.studied import StudyPoint, StudyResult
 from allpull.study.audit.checks import CHECKS, SLOW_START, extrapolated, first_epoch
 from allpull.units import counted
