@@ -60,6 +60,7 @@ def describe_host(record_dir: str, *, host: Optional[str] = None, root: str = "/
         "file_system": _file_system(tree, record_dir),
         "clock_source": tree.text("sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "load_1min": tree.number("proc/loadavg"),
+        "topology": (os.environ.get("SLURM_TOPOLOGY_ADDR") or "")[:MAX_NAME] or None,  # srun(1): "s0.s4.node7"
         "fingerprint": hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16],
     }
 
