@@ -85,6 +85,18 @@ def test_the_answer_names_the_best_size_the_efficiency_at_the_largest_and_where_
     assert "the interval includes 80.0 %" in scaling
 
 
+def test_a_series_whose_smallest_size_is_not_measured_is_relative_to_the_next():
+    points = [point({"ranks": 1}, None), *scaled({}, {2: 1.0, 4: 0.9}, 500.0)]
+    made = report(study(points))
+    assert (
+        "on 4 ranks, the largest size, efficiency is 90.0 % (88.6 to 91.3 %) relative to 2 ranks"
+        in sentences(made)[1].lower()
+    )
+    assert "from 2 ranks to 4, throughput goes from 1,000 ± 10 samples/s to 1,800 ± 18" in proposal.paragraph(made)
+    alone = report(study([point({"ranks": 1}, None), *scaled({}, {2: 1.0}, 500.0)]))
+    assert len(sentences(alone)) == 1
+
+
 def test_points_that_cannot_be_told_from_the_best_are_named_with_it():
     made = report(
         study([point({"ranks": 4, "workers": n}, rate) for n, rate in ((4, 900.0), (8, 1000.0), (16, 1005.0))])

@@ -334,7 +334,8 @@ def test_a_study_of_a_strangers_script_survives_kill_and_interrupt(tmp_path: Pat
     assert states["good"]["state"] == "completed"
     assert states["good"]["metrics"]["throughput"]["value"] > 0
     assert states["fail"]["state"] == "failed"
-    assert "no luck" in states["fail"]["reason"]
+    assert "rank 0" in states["fail"]["reason"]
+    assert "exit code 1" in states["fail"]["reason"]
     assert states["hang"]["state"] == "timeout"
     assert "study.timeout = 45 s" in states["hang"]["reason"]
     completed = [one.point for one in read_attempts(directory) if one.state == "completed"]

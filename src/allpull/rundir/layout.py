@@ -45,6 +45,7 @@ CLOCK = f"{JOB}/clock.json"
 HOOK = f"{JOB}/hook"
 LIVE = f"{JOB}/live"
 
+JOBS_LOG = "jobs.log"  # of a study: what its jobs print
 LOG_ENDING = ".log"
 """Of the name of every file that holds what processes of the job printed."""
 AGENT_LOG = f"{LOGS}/agent.log"

@@ -10,6 +10,7 @@ from pathlib import Path
 from allpull.errors import AllpullError, RunDirError
 from allpull.jobs.start import JobRequest, StartedJob, start
 from allpull.launch.job import POINT_VARIABLE
+from allpull.rundir import layout
 from allpull.rundir.run_record import read_record, write_record
 from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.studied import Attempt, PointState
@@ -100,7 +101,7 @@ def _request(point: Point, repeat: int, place: StudyPlace) -> JobRequest:
         environment={**point.job.environment, POINT_VARIABLE: f"{point.id}/{repeat}"},
         tied=True,
         held=(place.lock,),
-        log=place.directory / "jobs.log",
+        log=place.directory / layout.JOBS_LOG,
     )
 
 

@@ -57,8 +57,13 @@ def described(report: StudyReport, point: StudyPoint) -> str:
 
 def largest(one: Series) -> StudyPoint | None:
     """The largest size of a series whose efficiency over a smaller one is known."""
-    known = [point for point in one.points if point.efficiency is not None and point.ranks > one.points[0].ranks]
+    known = [point for point in one.points if point.efficiency is not None and point.ranks > base(one).ranks]
     return known[-1] if known else None
+
+
+def base(one: Series) -> StudyPoint:
+    """What the speed-ups of a series are relative to: its smallest point that was measured."""
+    return next((point for point in one.points if point.speedup is not None), one.points[0])
 
 
 def sped_up(point: StudyPoint) -> str:
@@ -124,7 +129,7 @@ def _scaling(one: Series, *, is_only: bool) -> Iterator[str]:
     kind = f" ({one.scaling} scaling)" if one.scaling else ""
     line = (
         f"on {counted(point.ranks, 'rank')}, the largest size, efficiency is {bounds(point.efficiency)} relative to "
-        f"{counted(one.points[0].ranks, 'rank')}, and speed-up {sped_up(point)}{kind}; {falls(one)}."
+        f"{counted(base(one).ranks, 'rank')}, and speed-up {sped_up(point)}{kind}; {falls(one)}."
     )
     yield f"{line[0].upper()}{line[1:]}" if is_only else f"{one.name}: {line}"
 
@@ -145,8 +150,8 @@ def _tiles(report: StudyReport) -> Iterator[Tile]:
     if widest is not None and widest[1].speedup is not None:
         one, point = widest
         ranks = counted(point.ranks, "rank")
-        perfect = f"{point.ranks / one.points[0].ranks:g}×"
-        detail = f"over {counted(one.points[0].ranks, 'rank')}; perfect would be {perfect}"
+        perfect = f"{point.ranks / base(one).ranks:g}×"
+        detail = f"over {counted(base(one).ranks, 'rank')}; perfect would be {perfect}"
         yield Tile(value=times(_value(point.speedup)), label=f"speed-up on {ranks}", detail=detail)
         interval = bounds(point.efficiency).partition(" (")[2].removesuffix(")")
         detail = f"95 % interval {interval}" if interval else ""

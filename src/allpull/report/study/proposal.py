@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from allpull.report.printable import printable, short
-from allpull.report.study.answer import best_point, described, falls, largest, sped_up
+from allpull.report.study.answer import base, best_point, described, falls, largest, sped_up
 from allpull.report.study.content import StudyReport
 from allpull.report.study.lines import Series, plain_name, series
 from allpull.report.study.method import left_out, machines, steady_steps, versions
@@ -147,7 +147,7 @@ def _setting(report: StudyReport) -> str:
     software = f" with {versions(report)}" if versions(report) else ""
     title = report.study.title or report.study.name
     return (
-        f"{title}: we measured {counted(len(report.measured), 'configuration')} on {of_sizes}{where}{software}, "
+        f"{title}. We measured {counted(len(report.measured), 'configuration')} on {of_sizes}{where}{software}, "
         f"{of_repeats} of each{of_steps}; intervals are 95 %."
     )
 
@@ -160,10 +160,10 @@ def _scaled(report: StudyReport) -> Iterator[str]:
             continue
         kind = f"In {one.scaling} scaling" if one.scaling else "In scaling"
         name = f" of {one.name}" if len(scaled) > 1 else ""
-        base = one.points[0]
+        smallest = base(one)
         yield (
-            f"{kind}{name} from {counted(base.ranks, 'rank')} to {point.ranks:,}, throughput goes from "
-            f"{_rate(base)} to {_rate(point)}, a speed-up of {sped_up(point)} and an efficiency of "
+            f"{kind}{name} from {counted(smallest.ranks, 'rank')} to {point.ranks:,}, throughput goes from "
+            f"{_rate(smallest)} to {_rate(point)}, a speed-up of {sped_up(point)}, and an efficiency of "
             f"{bounds(point.efficiency)}; {falls(one)}."
         )
 
