@@ -33,6 +33,15 @@ Threads = Annotated[
 Size = Annotated[int, typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels per side; Inception-v3 takes 299.")]
 Channels = Annotated[int, typer.Option("--channels", min=1, max=MOST_CHANNELS, help="Channels of an image.")]
 Classes = Annotated[int, typer.Option("--classes", min=1, max=MOST_CLASSES, help="Number of classes.")]
+Largest = Annotated[bool, typer.Option("--largest-batch", help="Also find the largest batch that fits into memory.")]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-limit",
+        metavar="SIZE",
+        help="Memory that the largest batch has to fit into. [default: what the GPU has; CPUs: half of what is free]",
+    ),
+]
 BucketSize = Annotated[str, typer.Option("--bucket-size", help="Largest size of a bucket of gradients.")]
 
 
@@ -45,6 +54,8 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     channels: Channels = 3,
     classes: Classes = 1000,
     bucket_size: BucketSize = "25MiB",
+    largest_batch: Largest = False,
+    memory_limit: MemoryLimit = None,
     duration: Duration = "2s",
     launcher: Where = None,
     sets: ProbeSets = None,
@@ -76,6 +87,10 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
         "bucket_bytes": parse_bytes(bucket_size),
         "seconds": parse_seconds(duration),
     }
+    if memory_limit is not None and not largest_batch:
+        raise BadInput("--memory-limit is for the largest batch", hint="add --largest-batch")
+    if largest_batch:
+        options |= {"largest_batch": True, "memory_limit": parse_bytes(memory_limit) if memory_limit else 0}
     if not options["bucket_bytes"]:
         raise BadInput(f"--bucket-size {bucket_size}: a bucket holds something", hint="such as 25MiB")
     if any(text.partition("=")[0].strip() == "model.name" for text in sets or []):

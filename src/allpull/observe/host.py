@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from ..kernel import Tree, cpu_list, cpu_quota, number
 
-SCHEMA = "allpull.host/1.5"  # schema.base.tag("host"), which needs pydantic: a rank has none
+SCHEMA = "allpull.host/1.6"  # schema.base.tag("host"), which needs pydantic: a rank has none
 MAX_NAME = 200  # characters
 MAX_NICS = 64  # a host of containers has hundreds of virtual ones
 SMI_TIMEOUT_S = 5.0  # nvidia-smi wakes sleeping devices, which takes seconds

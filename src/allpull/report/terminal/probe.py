@@ -233,6 +233,13 @@ def _compute_sentences(result: ComputeResult) -> Iterator[str]:
     yield from (_fit_sentence(one) for one in result.fits if one.part == "step")
     for timing in result.buckets:
         yield _bucket_sentence(timing)
+    for one in result.largest:
+        next_one = "more was not tried" if one.too_large is None else f"{one.too_large:,} does not fit"
+        each = "" if one.bytes_per_sample is None else f", {show_bytes(one.bytes_per_sample)} per sample"
+        yield (
+            f"Largest batch ({one.precision}): {one.batch:,} of {show_bytes(one.limit_bytes)}, at most "
+            f"{show_bytes(one.peak_bytes)} in use{each}; {next_one}."
+        )
     worst = max(one.p95_over_fastest for one in result.noise)
     busy = "; it is busy, so the results are uncertain" if worst > NOISY else ""
     yield f"Noise of the machine: the same work takes up to {worst:.2f} times as long as at best (95 %){busy}."
