@@ -93,12 +93,13 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
         options |= {"largest_batch": True, "memory_limit": parse_bytes(memory_limit) if memory_limit else 0}
     if not options["bucket_bytes"]:
         raise BadInput(f"--bucket-size {bucket_size}: a bucket holds something", hint="such as 25MiB")
-    if any(text.partition("=")[0].strip() == "model.name" for text in sets or []):
-        raise BadInput("--set model.name: the model is given without it", hint=f"as in allpull probe compute {model}")
-    one_host = [] if any(text.startswith("launch.hosts") for text in sets or []) else ["launch.hosts=1"]
-    given = [*(sets or []), *one_host, f"model.name={model}"]
     request = ProbeRequest(
-        name="compute", ranks=1, launcher=launcher, sets=given, accepts=(*USED, "model.name"), min_ranks=1
+        name="compute",
+        ranks=1,
+        launcher=launcher,
+        sets=_overrides(model, sets or []),
+        accepts=(*USED, "model.name"),
+        min_ranks=1,
     )
     spec = specification(request, notify=note)
     if is_here(spec):
@@ -109,3 +110,11 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     record, directory = measure("compute", spec, out, options)
     result = computed(read_probe(directory, "compute", ComputeAnswer), record.id)
     answer_json(result) if as_json else answer(compute_table(result))
+
+
+def _overrides(model: str, sets: list[str]) -> list[str]:
+    """The user's overrides with those of a probe on one host."""
+    if any(text.partition("=")[0].strip() == "model.name" for text in sets):
+        raise BadInput("--set model.name: the model is given without it", hint=f"as in allpull probe compute {model}")
+    one_host = [] if any(text.startswith("launch.hosts") for text in sets) else ["launch.hosts=1"]
+    return [*sets, *one_host, f"model.name={model}"]
