@@ -16,7 +16,7 @@ from allpull.errors import RunDirError
 from allpull.published.series import published_series
 from allpull.rundir.read.run import read_run
 from allpull.schema.base import tag
-from allpull.schema.results import Interval, RunMetrics
+from allpull.schema.results import Interval
 from allpull.schema.run import UNENDED, RunRecord
 from allpull.schema.studied import (
     Attempt,
@@ -30,6 +30,7 @@ from allpull.schema.studied import (
     StudyResult,
 )
 from allpull.study.directory import RUNS, read_attempts, read_study_record, runs_by_point
+from allpull.study.epochs import same_epochs
 from allpull.units import counted
 
 CONFIDENCE = 0.975  # the quantile of a two-sided interval of 95 %
@@ -192,7 +193,7 @@ def _with_speedups(points: Sequence[StudyPoint]) -> list[StudyPoint]:
     scaled: dict[str, StudyPoint] = {}
     for series in by_series(points):
         by_rate = next((point for point in series if point.throughput is not None), None)
-        by_epoch = next((point for point in series if point.epoch_s is not None), None)
+        by_epoch = next((point for point in series if point.epoch_s is not None and same_epochs(series)), None)
         for point in series:
             update: dict[str, Interval | None] = {}
             if by_rate is not None:
@@ -288,8 +289,3 @@ def _notes(record: StudyRecord, points: Sequence[StudyPoint], runs: Mapping[tupl
 
 
 _STATES: tuple[PointState, ...] = ("missing", "failed", "timeout", "skipped")
-
-
-def completed_metrics(point: StudyPoint) -> list[RunMetrics]:
-    """The metrics of every completed repeat of ``point``."""
-    return [run.metrics for run in point.runs if run.metrics is not None]
