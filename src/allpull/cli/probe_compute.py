@@ -87,20 +87,11 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
         "bucket_bytes": parse_bytes(bucket_size),
         "seconds": parse_seconds(duration),
     }
-    if memory_limit is not None and not largest_batch:
-        raise BadInput("--memory-limit is for the largest batch", hint="add --largest-batch")
-    if largest_batch:
-        options |= {"largest_batch": True, "memory_limit": parse_bytes(memory_limit) if memory_limit else 0}
+    options |= _search(memory_limit, largest_batch=largest_batch)
     if not options["bucket_bytes"]:
         raise BadInput(f"--bucket-size {bucket_size}: a bucket holds something", hint="such as 25MiB")
-    request = ProbeRequest(
-        name="compute",
-        ranks=1,
-        launcher=launcher,
-        sets=_overrides(model, sets or []),
-        accepts=(*USED, "model.name"),
-        min_ranks=1,
-    )
+    given, accepted = _overrides(model, sets or []), (*USED, "model.name")
+    request = ProbeRequest(name="compute", ranks=1, launcher=launcher, sets=given, accepts=accepted, min_ranks=1)
     spec = specification(request, notify=note)
     if is_here(spec):
         need_torch()
@@ -110,6 +101,13 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     record, directory = measure("compute", spec, out, options)
     result = computed(read_probe(directory, "compute", ComputeAnswer), record.id)
     answer_json(result) if as_json else answer(compute_table(result))
+
+
+def _search(memory_limit: str | None, *, largest_batch: bool) -> dict[str, object]:
+    """Options of the search for the largest batch; none where it is not requested."""
+    if memory_limit is not None and not largest_batch:
+        raise BadInput("--memory-limit is for the largest batch", hint="add --largest-batch")
+    return {"largest_batch": True, "memory_limit": parse_bytes(memory_limit or "0")} if largest_batch else {}
 
 
 def _overrides(model: str, sets: list[str]) -> list[str]:
