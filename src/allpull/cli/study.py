@@ -124,7 +124,7 @@ def submit(
     sets: StudySets = None,
     at_once: Annotated[int, typer.Option("--at-once", metavar="N", help="How many jobs may run at the same time.")] = 1,
 ) -> None:
-    """Submit what is missing of a study to Slurm, a job per run, and wait for none."""
+    """Submit what is missing of a study to Slurm, a job per run."""
     from allpull.study.submission import submit_study  # noqa: PLC0415  polars is not needed for --help
 
     study, points, directory = _opened(place, fit_here=False, out=out, sets=sets)
