@@ -197,7 +197,7 @@ def _within(rate: Figure | None, notes: Mapping[str, str]) -> Figure | None:
         low, high = (Figure.printed(notes.get(f"images_per_sec_{end}", "")) for end in ("low", "high"))
     except ValueError:
         return rate
-    return rate if rate is None or not low.low <= rate.middle <= high.high else Figure(low.low, high.high)
+    return rate if rate is None or not low.low <= rate.middle <= high.high else Figure(low.low, high.high, rate.stated)
 
 
 def _or_cut(figure: Figure | None) -> Figure | None:

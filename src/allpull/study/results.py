@@ -198,7 +198,7 @@ def _with_speedups(points: Sequence[StudyPoint]) -> list[StudyPoint]:
             update: dict[str, Interval | None] = {}
             if by_rate is not None:
                 update["speedup"] = speedup = _over(point is by_rate, point.throughput, by_rate.throughput)
-                update["efficiency"] = speedup and _scaled(speedup, by_rate.ranks / point.ranks)
+                update["efficiency"] = speedup and speedup.scaled(by_rate.ranks / point.ranks)
             if by_epoch is not None:
                 update["epoch_speedup"] = _over(point is by_epoch, by_epoch.epoch_s, point.epoch_s)
             scaled[point.id] = point.model_copy(update=update)
@@ -210,11 +210,6 @@ def _over(is_base: bool, top: Interval | None, bottom: Interval | None) -> Inter
     if top is None or bottom is None:
         return None
     return Interval(value=1.0, low=1.0, high=1.0) if is_base else ratio(top, bottom)
-
-
-def _scaled(interval: Interval, factor: float) -> Interval:
-    low, high = (None if bound is None else bound * factor for bound in (interval.low, interval.high))
-    return Interval(value=interval.value * factor, low=low, high=high)
 
 
 def series_ratios(points: Sequence[StudyPoint]) -> Iterator[SeriesRatio]:

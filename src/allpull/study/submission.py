@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -108,15 +108,14 @@ def _submit(
     notify: Callable[[str], None],
 ) -> Submitted:
     """Write the run directory and the script of one run, and submit it ``after`` another job."""
-    options = {**point.job.options, "launcher": LAUNCHER, "sets": tuple(point.job.options["sets"])}
+    options = {**point.job.options, "launcher": LAUNCHER}
     out, origin = directory / RUNS, shown_command(point, directory)
     with _as_point(f"{point.id}/{repeat}"):
         if point.job.kind == "train":
-            spec = training.resolve(training.TrainingRequest(**{**options, "resume": None}), notify=notify)
+            spec = training.resolve(training.request_of(options), notify=notify)
             script = training.training_script(_queued(spec, study, point, after), out, origin)
         else:
-            asked = {**options, "command": tuple(options["command"])}
-            observed = command.resolve(command.CommandRequest(**asked), notify=notify)
+            observed = command.resolve(command.request_of(options), notify=notify)
             observed = replace(observed, spec=_queued(observed.spec, study, point, after))
             script = command.command_script(observed, out, origin)
     number = submit_script(script.read_text("utf-8"), os.environ)
@@ -126,16 +125,12 @@ def _submit(
 def _queued(spec: RunSpec, study: StudyFile, point: Point, after: str | None) -> RunSpec:
     """``spec`` with the job that it waits for, the time limit of the study, and the variables of the point."""
     depends = () if after is None else (f"--dependency=afterany:{after.partition(';')[0]}",)
-    exported = tuple(f"export {name}={shlex.quote(value)}" for name, value in _sorted(point.job.environment))
+    exported = tuple(f"export {name}={shlex.quote(value)}" for name, value in point.job.environment.items())
     time = spec.slurm.time or _slurm_time(study.settings.timeout_s)
     slurm = replace(
         spec.slurm, lines=(*spec.slurm.lines, *depends), prologue=(*spec.slurm.prologue, *exported), time=time
     )
     return replace(spec, slurm=slurm)
-
-
-def _sorted(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    yield from sorted(environment.items())
 
 
 def _slurm_time(seconds: float | None) -> str:
