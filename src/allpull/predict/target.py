@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from allpull.errors import BadInput
+from allpull.predict.calibration.parameters import HIGH, LOW
+from allpull.predict.job import Job
 from allpull.predict.terms import failures
 from allpull.predict.terms.convergence import EpochsToTarget, epochs_to_target
 from allpull.predict.terms.cost import Price
@@ -20,8 +22,6 @@ from allpull.schema.target import Bounds, Interruptions, TargetForecast
 
 Floats = npt.NDArray[np.float64]
 Number = float | Floats
-
-LOW, MIDDLE, HIGH = 0.05, 0.5, 0.95
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +84,9 @@ class Checkpoints:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Job:
-    """What is trained on: ``batch`` is the global one; ``failure_rate`` None is the published anchor."""
+class Operation:
+    """How the machine runs a job besides its steps; a ``failure_rate`` of None is the published anchor."""
 
-    ranks: int
-    hosts: int
-    batch: float
     start_s: Number = 0.0
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     failure_rate: FailureRate | None = None
@@ -98,8 +95,10 @@ class Job:
     price: Price | None = None
 
 
-def forecast_target(epoch_s: Floats, job: Job, target: Target, rng: np.random.Generator) -> TargetForecast:
-    """What ``target`` takes on ``job``, of which an epoch takes ``epoch_s``, of shape (draws,).
+def forecast_target(
+    epoch_s: Floats, job: Job, target: Target, operation: Operation, rng: np.random.Generator
+) -> TargetForecast:
+    """What ``target`` takes on ``job``, an epoch of which takes ``epoch_s``, of shape (draws,).
 
     Where the epochs have only bounds, so have time, energy and cost.
 
@@ -108,16 +107,16 @@ def forecast_target(epoch_s: Floats, job: Job, target: Target, rng: np.random.Ge
     """
     if min(job.ranks, job.hosts) < 1 or not (np.isfinite(epoch_s).all() and (epoch_s > 0).all()):
         raise BadInput("ranks, hosts and the time of an epoch are positive", hint="such as --ranks 64 --hosts 8")
-    epochs = target.epochs(job.batch, rng, epoch_s.size)
-    rate = job.failure_rate or FailureRate()
+    epochs = target.epochs(job.global_batch, rng, epoch_s.size)
+    rate = operation.failure_rate or FailureRate()
     between_s = failures.mean_between_s(job.ranks, rate.per_rank_s(rng, epoch_s.size))
-    checkpoints = job.checkpoints
+    checkpoints = operation.checkpoints
     interval_s = checkpoints.interval_s
     if interval_s is None and checkpoints.write_s is not None:
         interval_s = failures.optimal_interval_s(checkpoints.write_s, between_s)
 
     def work_s(number: Number) -> Floats:
-        return job.start_s + np.asarray(number) * epoch_s
+        return operation.start_s + np.asarray(number) * epoch_s
 
     def time_s(number: Number) -> Floats:
         if interval_s is None:
@@ -128,17 +127,17 @@ def forecast_target(epoch_s: Floats, job: Job, target: Target, rng: np.random.Ge
         )
 
     def energy_kwh(number: Number) -> Floats:
-        assert job.power is not None
-        return job.power.energy_j(time_s(number), ranks=job.ranks, hosts=job.hosts) / JOULES_PER_KWH
+        assert operation.power is not None
+        return operation.power.energy_j(time_s(number), ranks=job.ranks, hosts=job.hosts) / JOULES_PER_KWH
 
     def cost(number: Number) -> Floats:
-        assert job.price is not None
-        return job.price.cost(time_s(number), ranks=job.ranks, hosts=job.hosts)
+        assert operation.price is not None
+        return operation.price.cost(time_s(number), ranks=job.ranks, hosts=job.hosts)
 
     return TargetForecast(
         ranks=job.ranks,
         hosts=job.hosts,
-        global_batch=job.batch,
+        global_batch=job.global_batch,
         target=target.name,
         epochs_from=target.source,
         recipe=target.recipe,
@@ -146,7 +145,7 @@ def forecast_target(epoch_s: Floats, job: Job, target: Target, rng: np.random.Ge
         bounded=epochs.reason,
         time_s=_over(time_s, epochs),
         interruptions=Interruptions(
-            source="published" if job.failure_rate is None else "stated",
+            source="published" if operation.failure_rate is None else "stated",
             mean_between_s=bounds(between_s),
             chance=_over(lambda number: failures.chance(work_s(number), between_s), epochs),
             checkpoint_interval_s=None if interval_s is None else bounds(interval_s),
@@ -154,17 +153,22 @@ def forecast_target(epoch_s: Floats, job: Job, target: Target, rng: np.random.Ge
             if interval_s is None
             else _turned(_over(lambda number: time_s(number) / work_s(number), epochs)),
         ),
-        energy_kwh=None if job.power is None else _over(energy_kwh, epochs),
-        power_from=None if job.power is None else job.power_from,
-        cost=None if job.price is None else _over(cost, epochs),
+        energy_kwh=None if operation.power is None else _over(energy_kwh, epochs),
+        power_from=None if operation.power is None else operation.power_from,
+        cost=None if operation.price is None else _over(cost, epochs),
         notes=list(target.notes),
     )
 
 
 def bounds(draws: Number) -> Bounds:
-    """The quantiles of ``draws``."""
-    low, value, high = (float(one) for one in np.quantile(draws, (LOW, MIDDLE, HIGH)))
+    """The quantiles of ``draws``; a training that never ends has none."""
+    low, value, high = (_finite(draws, share) for share in (LOW, 0.5, HIGH))
     return Bounds(value=value, low=low, high=high)
+
+
+def _finite(draws: Number, share: float) -> float | None:
+    quantile = float(np.quantile(draws, share, method="higher"))  # between a number and inf there is no mean
+    return quantile if np.isfinite(quantile) else None
 
 
 def _over(quantity: Callable[[Number], Number], epochs: EpochsToTarget) -> Bounds:
@@ -173,8 +177,8 @@ def _over(quantity: Callable[[Number], Number], epochs: EpochsToTarget) -> Bound
         return bounds(quantity(epochs.draws))
     return Bounds(
         value=None,
-        low=None if epochs.low is None else float(np.quantile(quantity(epochs.low), LOW)),
-        high=None if epochs.high is None else float(np.quantile(quantity(epochs.high), HIGH)),
+        low=None if epochs.low is None else _finite(quantity(epochs.low), LOW),
+        high=None if epochs.high is None else _finite(quantity(epochs.high), HIGH),
     )
 
 

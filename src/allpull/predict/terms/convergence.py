@@ -1,9 +1,8 @@
 """Epochs to a target against the global batch: E(B) = E0 (1 + B / Bc).
 
 With B samples per step, a target takes S_min (1 + Bc / B) steps (McCandlish et al. 2018, "An empirical model of
-large-batch training"). E0 and Bc belong to a recipe: network, optimizer,
-target, data and augmentation (Shallue et al. 2019 measure how far they differ), so points of two recipes never share a
-fit, and nothing here has defaults of its own.
+large-batch training"). E0 and Bc belong to a recipe: network, optimizer, target, data and augmentation (Shallue et al.
+2019 measure how far they differ), so points of two recipes never share a fit, and nothing here has defaults of its own.
 
 Points are fitted by least squares of ln E. Draws come from a residual bootstrap; on top of each comes a residual of the
 size that an unmeasured batch has, because recipes change with the batch by more than the form does: among MLPerf's own
