@@ -110,30 +110,7 @@ def forecast_target(
     epochs = target.epochs(job.global_batch, rng, epoch_s.size)
     rate = operation.failure_rate or FailureRate()
     between_s = failures.mean_between_s(job.ranks, rate.per_rank_s(rng, epoch_s.size))
-    checkpoints = operation.checkpoints
-    interval_s = checkpoints.interval_s
-    if interval_s is None and checkpoints.write_s is not None:
-        interval_s = failures.optimal_interval_s(checkpoints.write_s, between_s)
-
-    def work_s(number: Number) -> Floats:
-        return operation.start_s + np.asarray(number) * epoch_s
-
-    def time_s(number: Number) -> Floats:
-        if interval_s is None:
-            return work_s(number)
-        write_s = 0.0 if checkpoints.in_epoch or checkpoints.write_s is None else checkpoints.write_s
-        return failures.expected_s(
-            work_s(number), between_s, interval_s=interval_s, write_s=write_s, restart_s=checkpoints.restart_s
-        )
-
-    def energy_kwh(number: Number) -> Floats:
-        assert operation.power is not None
-        return operation.power.energy_j(time_s(number), ranks=job.ranks, hosts=job.hosts) / JOULES_PER_KWH
-
-    def cost(number: Number) -> Floats:
-        assert operation.price is not None
-        return operation.price.cost(time_s(number), ranks=job.ranks, hosts=job.hosts)
-
+    training = _Training(epoch_s=epoch_s, job=job, operation=operation, between_s=between_s)
     return TargetForecast(
         ranks=job.ranks,
         hosts=job.hosts,
@@ -143,20 +120,71 @@ def forecast_target(
         recipe=target.recipe,
         epochs=_over(np.asarray, epochs),
         bounded=epochs.reason,
-        time_s=_over(time_s, epochs),
-        interruptions=Interruptions(
-            source="published" if operation.failure_rate is None else "stated",
-            mean_between_s=bounds(between_s),
-            chance=_over(lambda number: failures.chance(work_s(number), between_s), epochs),
-            checkpoint_interval_s=None if interval_s is None else bounds(interval_s),
-            useful_share=None
-            if interval_s is None
-            else _turned(_over(lambda number: time_s(number) / work_s(number), epochs)),
-        ),
-        energy_kwh=None if operation.power is None else _over(energy_kwh, epochs),
+        time_s=_over(training.time_s, epochs),
+        interruptions=_interruptions(training, epochs),
+        energy_kwh=None if operation.power is None else _over(training.energy_kwh, epochs),
         power_from=None if operation.power is None else operation.power_from,
-        cost=None if operation.price is None else _over(cost, epochs),
+        cost=None if operation.price is None else _over(training.cost, epochs),
         notes=list(target.notes),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Training:
+    """A training of some epochs; its methods have draws of a quantity that grows with their number."""
+
+    epoch_s: Floats
+    job: Job
+    operation: Operation
+    between_s: Floats
+
+    @property
+    def interval_s(self) -> Number | None:
+        """Work between two checkpoints; None where neither that nor the time of writing one is known."""
+        checkpoints = self.operation.checkpoints
+        if checkpoints.interval_s is not None or checkpoints.write_s is None:
+            return checkpoints.interval_s
+        return failures.optimal_interval_s(checkpoints.write_s, self.between_s)
+
+    def work_s(self, epochs: Number) -> Floats:
+        return np.asarray(self.operation.start_s + np.asarray(epochs) * self.epoch_s)
+
+    def time_s(self, epochs: Number) -> Floats:
+        checkpoints, interval_s = self.operation.checkpoints, self.interval_s
+        if interval_s is None:
+            return self.work_s(epochs)
+        return failures.expected_s(
+            self.work_s(epochs),
+            self.between_s,
+            interval_s=interval_s,
+            write_s=0.0 if checkpoints.in_epoch or checkpoints.write_s is None else checkpoints.write_s,
+            restart_s=checkpoints.restart_s,
+        )
+
+    def chance(self, epochs: Number) -> Floats:
+        return failures.chance(self.work_s(epochs), self.between_s)
+
+    def slowdown(self, epochs: Number) -> Floats:
+        return self.time_s(epochs) / self.work_s(epochs)
+
+    def energy_kwh(self, epochs: Number) -> Floats:
+        assert self.operation.power is not None
+        energy_j = self.operation.power.energy_j(self.time_s(epochs), ranks=self.job.ranks, hosts=self.job.hosts)
+        return energy_j / JOULES_PER_KWH
+
+    def cost(self, epochs: Number) -> Floats:
+        assert self.operation.price is not None
+        return self.operation.price.cost(self.time_s(epochs), ranks=self.job.ranks, hosts=self.job.hosts)
+
+
+def _interruptions(training: _Training, epochs: EpochsToTarget) -> Interruptions:
+    interval_s = training.interval_s
+    return Interruptions(
+        source="published" if training.operation.failure_rate is None else "stated",
+        mean_between_s=bounds(training.between_s),
+        chance=_over(training.chance, epochs),
+        checkpoint_interval_s=None if interval_s is None else bounds(interval_s),
+        useful_share=None if interval_s is None else _turned(_over(training.slowdown, epochs)),
     )
 
 
