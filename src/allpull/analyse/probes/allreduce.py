@@ -71,12 +71,12 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
     columns = np.column_stack([np.full(sizes.size, 2.0 * (ranks - 1)), 2 * (ranks - 1) / ranks * sizes])
     samples = [np.asarray(times_s[int(size)], dtype=np.float64) for size in sizes]
     medians = np.array([np.median(sample) for sample in samples])
-    coefficients = _fit(columns, medians[None])[0]
+    coefficients = relative_fit(columns, medians[None])[0]
     if coefficients[1] <= 0:
         return None
     rng = np.random.default_rng(seed)
     resampled = [np.median(rng.choice(one, (RESAMPLES, one.size)), axis=1) for one in samples]
-    drawn = np.percentile(_fit(columns, np.column_stack(resampled)), [TAIL, 100 - TAIL], axis=0)
+    drawn = np.percentile(relative_fit(columns, np.column_stack(resampled)), [TAIL, 100 - TAIL], axis=0)
     weighted = columns / medians[:, None]
     reach = _misfit(weighted, coefficients)
     low, high = np.minimum(drawn[0], coefficients - reach), np.maximum(drawn[1], coefficients + reach)
@@ -109,8 +109,10 @@ def _misfit(weighted: Floats, coefficients: Floats) -> Floats:
     return reach
 
 
-def _fit(columns: Floats, times_s: Floats) -> Floats:
+def relative_fit(columns: Floats, times_s: Floats) -> Floats:
     """Latency and seconds per byte of each row of ``times_s``, shape (rows, sizes): an array of shape (rows, 2).
+
+    ``columns`` are hops and bytes carried of each size, shape (sizes, 2), or (rows, sizes, 2) where rows differ.
 
     Weighted least squares by the normal equations. Where one unknown would be negative it is set to 0 and the other is
     fitted alone; of the two choices the one with the smaller error counts.
