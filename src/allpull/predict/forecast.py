@@ -128,8 +128,9 @@ def baselines(one: Forecast, calibration: Calibration) -> Iterable[Baseline]:
         yield Baseline(name=name, ranks=one.job.ranks, hosts=one.job.hosts, step_s=seconds)
 
 
-def parameter_records(calibration: Calibration) -> list[ForecastParameter]:
-    """The records of all parameters, compute first."""
+def parameter_records(calibration: Calibration, jobs: Sequence[Job]) -> list[ForecastParameter]:
+    """The records of all parameters that ``jobs`` need, compute first."""
+    unused = () if any(job.ranks > job.hosts for job in jobs) else (f"{LOCAL} latency", f"{LOCAL} time per byte")
     fit = calibration.compute
     names = ", ".join(run.run for run in calibration.runs)
     if len(fit.batches) == 1:
@@ -152,6 +153,7 @@ def parameter_records(calibration: Calibration) -> list[ForecastParameter]:
             source=one.source,
         )
         for one in [*own, *calibration.parameters.by_name.values()]
+        if one.name not in unused
     ]
 
 

@@ -25,7 +25,7 @@ NOTED_ERROR = 0.03  # of a step: the error that a forecast of a rehearsed cluste
 class Request:
     """What is to be forecast.
 
-    ``ranks``: the sizes. ``hosts``: of each size, None: as many as ``ranks_per_host`` needs, which is by default that of
+    ``ranks``: the sizes. ``hosts``: of each size, None: as many as ``ranks_per_host`` needs, by default that of
     the largest run. ``batch``: samples per rank and step, None: as measured; or ``global_batch`` of all ranks together.
     ``calibrate``: how many of the smallest sizes to calibrate with, None: all.
     """
@@ -143,7 +143,7 @@ def _result(name: str, calibration: Calibration, held_back: Sequence[MeasuredRun
         program=name,
         calibration=forecasts.runs_used(calibration),
         speedup_reference=forecasts.reference(calibration).ranks if made else None,
-        parameters=forecasts.parameter_records(calibration),
+        parameters=forecasts.parameter_records(calibration, [one.job for one in made]),
         predictions=[forecasts.size(one, calibration) for one in made],
         baselines=[base for one in made for base in forecasts.baselines(one, calibration)],
         waterfall=[],

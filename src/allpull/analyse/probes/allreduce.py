@@ -62,8 +62,8 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
 
     Non-negative least squares on relative errors, so that small sizes count as much as large ones. An interval
     covers both the scatter of repetitions (by resampling them) and the sizes' deviation from the formula, which no
-    number of repetitions reveals (``_misfit``). None for one rank, for fewer than two sizes, and where the times do not
-    grow with the size: such data give no link rate.
+    number of repetitions reveals (``misfit_reach``). None for one rank, for fewer than two sizes, and where the times
+    do not grow with the size: such data give no link rate.
     """
     sizes = np.array(sorted(times_s), dtype=np.float64)
     if ranks < 2 or sizes.size < 2:
@@ -78,7 +78,7 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
     resampled = [np.median(rng.choice(one, (RESAMPLES, one.size)), axis=1) for one in samples]
     drawn = np.percentile(relative_fit(columns, np.column_stack(resampled)), [TAIL, 100 - TAIL], axis=0)
     weighted = columns / medians[:, None]
-    reach = _misfit(weighted, coefficients)
+    reach = misfit_reach(weighted, coefficients)
     low, high = np.minimum(drawn[0], coefficients - reach), np.maximum(drawn[1], coefficients + reach)
     latency_s, s_per_byte = map(float, coefficients)
     return RingFit(
@@ -90,7 +90,7 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
     )
 
 
-def _misfit(weighted: Floats, coefficients: Floats) -> Floats:
+def misfit_reach(weighted: Floats, coefficients: Floats) -> Floats:
     """The error of latency and seconds per byte that follows from the sizes' residuals, shape (2,).
 
     ``weighted`` is the model over the measured times, shape (sizes, 2), so that ``weighted @ coefficients`` is 1 where

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allpull.analyse.probes.allreduce import relative_fit
+from allpull.analyse.probes.allreduce import misfit_reach, relative_fit
 from allpull.predict.calibration.measured import MeasuredRun
 from allpull.predict.calibration.parameters import Floats, Parameter, State
 from allpull.predict.terms.algorithms import ALGORITHMS, OF_BACKEND
@@ -24,6 +24,9 @@ PAYLOAD = (
     0.9566,
 )  # of a stated line rate: at most TCP's payload, 1448 of 1514 bytes of a frame. The lower end is
 # assumed: transports do not fill a fast link (arXiv:2006.10103)
+HOST_SD = 0.01  # of the rate of a link from run to run, as of hosts of one kind
+NORMAL_95 = 1.96  # standard deviations to either side hold 95 %
+LEAST_S = 1e-9  # of an all-reduce: times are divided by
 MIX_STEP = float(MIXES[1])  # how finely the share of latency in a run's buckets is resolved
 
 LOCAL, NETWORK = "local", "network"
@@ -111,14 +114,14 @@ def fitted(timed: Sequence[Timed], algorithm: str, local_ratio: Floats, rng: np.
     """
     probes, runs = [one for one in timed if one.is_probe], [one for one in timed if not one.is_probe]
     if probes:
-        latency = _fit(probes, algorithm, local_ratio, quick=True)[0]
+        latency = _latency(probes, algorithm, local_ratio, rng)
     elif _separable(runs, algorithm):
-        latency = _fit(runs, algorithm, local_ratio, quick=True)[0]
+        latency = _latency(runs, algorithm, local_ratio, rng)
         latency = latency + rng.uniform(0, MIX_STEP / 2, latency.size) * _largest_latency(runs, algorithm, local_ratio)
     else:
         latency = rng.uniform(0, 1, local_ratio.size) * _largest_latency(runs, algorithm, local_ratio)
     rates = [_rates(one, algorithm, local_ratio, latency) for one in runs or probes]
-    s_per_byte = np.mean(rates, axis=0)
+    s_per_byte = np.mean(rates, axis=0) * (1 + rng.normal(0, HOST_SD, local_ratio.size))
     misfit = float(np.mean([_misfit(one, algorithm, local_ratio, latency, s_per_byte) for one in timed]))
     return Link(latency_s=latency, s_per_byte=s_per_byte, misfit=misfit)
 
@@ -177,15 +180,19 @@ def _separable(timed: Sequence[Timed], algorithm: str) -> bool:
     return bool(ratios.max() > 1.5 * ratios.min())
 
 
-def _fit(timed: Sequence[Timed], algorithm: str, local_ratio: Floats, *, quick: bool) -> tuple[Floats, Floats]:
+def _latency(timed: Sequence[Timed], algorithm: str, local_ratio: Floats, rng: np.random.Generator) -> Floats:
+    """Latency of the quick times, (draws,), with what their deviation from the formula leaves open."""
     columns, times = [], []
     for one in timed:
         hops, carried = _design(one, algorithm, local_ratio)
         shape = (local_ratio.size, carried.size)
         columns.append(np.stack([np.broadcast_to(hops[:, None], shape), np.broadcast_to(carried, shape)], axis=2))
-        times.append(one.quick_s if quick else one.usual_s)
-    both = relative_fit(np.concatenate(columns, axis=1), np.maximum(np.concatenate(times, axis=1), 1e-9))
-    return both[:, 0], both[:, 1]
+        times.append(np.maximum(one.quick_s, LEAST_S))
+    design, quick_s = np.concatenate(columns, axis=1), np.concatenate(times, axis=1)
+    both = relative_fit(design, quick_s)
+    reach = misfit_reach(design.mean(axis=0) / quick_s.mean(axis=0)[:, None], both.mean(axis=0))
+    latency: Floats = np.abs(both[:, 0] + rng.normal(0, reach[0] / NORMAL_95, local_ratio.size))
+    return latency
 
 
 def _largest_latency(timed: Sequence[Timed], algorithm: str, local_ratio: Floats) -> Floats:
