@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any, Callable, ContextManager, Dict, List, Optional, Protocol, Sequence
+from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
 from ...rundir import redact
 from ...rundir.live.activity import ENDED_NS, NOTHING, PLACES, STEP, hidden_words, live_words
@@ -19,6 +19,7 @@ from ..identity import Identity
 from .arrival import Reduced
 from .journal import Journal
 from .run_queue import RunQueue
+from .span import Span
 from .step_line import (
     BACKWARD,
     CHECKPOINT,
@@ -45,30 +46,8 @@ QUEUE_EVERY_NS = 10_000_000  # a read takes 20 µs where the program has filled 
 MOST_COLLECTIVES = 10_000  # of a step; those of a program without steps would fill its memory
 
 
-class Deferred(Protocol):
-    """Calls of the program that are noted, and not recorded yet."""
-
-    def settle(self) -> None:
-        """Record them."""
-
-    def discard(self) -> None:
-        """Forget them."""
-
-
-class Span:
-    """A phase of a recorder as a context manager; it is stateless, so one object serves every step."""
-
-    __slots__ = ("_place", "_recorder")
-
-    def __init__(self, recorder: Recorder, place: int) -> None:
-        self._recorder = recorder
-        self._place = place
-
-    def __enter__(self) -> None:
-        self._recorder.enter(self._place)
-
-    def __exit__(self, *_: object) -> None:
-        self._recorder.leave()
+def nothing() -> None:
+    """No calls are noted."""
 
 
 class Recorder:
@@ -77,6 +56,7 @@ class Recorder:
     ``arrival`` (set where a network reduces its gradients) returns after each backward pass what that reduced, and when
     the gradients were ready, in ns of ``clock_ns``. ``samples``, ``elements`` of batches and ``passes`` (backward
     passes) are counted in a step by the hooks; None: not known. ``turned_ns`` is when a phase last began or ended.
+    ``settle`` and ``forget`` (set by the hooks) record, or drop, the calls that are only noted so far.
     ``stalls`` (set by the hooks) returns events of what held up this rank since its last call, given the steps since.
     """
 
@@ -98,7 +78,7 @@ class Recorder:
         self.queue = RunQueue()
         self.queue_read_ns = 0
         self.arrival: Optional[Callable[[], Reduced]] = None
-        self.deferred: Optional[Deferred] = None
+        self.settle = self.forget = nothing
         self.stalls: Optional[Callable[[Sequence[Step]], Sequence[Dict[str, Any]]]] = None
         self._reductions: Optional[List[Reduction]] = []  # of this step; None: one of them is not known
         self.samples: Optional[int] = None
@@ -339,15 +319,13 @@ class Recorder:
 
     def flush(self) -> None:
         """Write all steps that are over, and all events, to disk."""
-        if self.deferred is not None:
-            self.deferred.settle()
+        self.settle()
         self._flush(self.clock_ns())
         self.journal.flush()
 
     def close(self, *, ended_well: bool) -> None:
         """Write what is buffered; ``ended_well``: with the event that the rank ended normally."""
-        if self.deferred is not None:
-            self.deferred.settle()
+        self.settle()
         self.leave_until(0)
         self.write_step()
         now = self.clock_ns()
@@ -360,8 +338,7 @@ class Recorder:
 
     def disown(self) -> None:
         """Stop writing, in a forked child."""
-        if self.deferred is not None:
-            self.deferred.discard()
+        self.forget()
         self.journal.disown()
         self._unwritten.clear()
         self.live = hidden_words()

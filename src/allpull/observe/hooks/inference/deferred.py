@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from operator import attrgetter, length_hint
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
 from ....rundir.live.activity import ENDED_NS, NOTHING, STEP, hidden_words
 from ....rundir.write import FLUSH_NS
 from ...recording.arrival import Reduced
-from ...recording.recorder import QUEUE_EVERY_NS, Recorder
+from ...recording.recorder import QUEUE_EVERY_NS, Recorder, nothing
 from ...recording.step_line import BACKWARD, FORWARD, INPUT, OPTIMIZER
 from .batch_size import DEEPEST, Content, content_of
 
@@ -44,6 +44,7 @@ MOST_NOTES = 64 * 8 * FIELDS  # 64 steps: repeating them holds up a step by half
 WORTH = 8  # steps noted in a row; with fewer, noting costs more than it saves
 LONGEST_PAUSE = 4096  # steps
 
+PART = "notes"
 shapes_of: Callable[[Any], Any] = attrgetter("shape")
 
 
@@ -170,12 +171,12 @@ class Deferred:
         for holder, names in ((inference, INSTEAD), (inference.arrays, ARRAYS)):
             for name in names:
                 setattr(holder, name, getattr(self, name))
-        recorder.deferred = self
+        recorder.settle, recorder.forget = self.settle, self.discard
         self.is_on = True
 
     def _end(self) -> None:
         self.is_on = False
-        self._recorder.deferred = None
+        self._recorder.settle = self._recorder.forget = nothing
         for holder, names in ((self._inference, INSTEAD), (self._arrays, ARRAYS)):
             for name in names:
                 if vars(holder).get(name) == getattr(self, name):  # else that part of observation has failed
@@ -308,11 +309,11 @@ class Deferred:
         kind = type(batch)
         try:
             shapes = tuple(map(shapes_of, batch[:DEEPEST])) if kind is tuple or kind is list else batch.shape
-        except AttributeError:
+            if shapes != self._batch:
+                self._content = content_of(batch)
+                self._batch = shapes
+        except Exception:  # noqa: BLE001  whatever the program calls a batch
             return content_of(batch)
-        if shapes != self._batch:
-            self._content = content_of(batch)
-            self._batch = shapes
         return self._content
 
     # Repeating
@@ -327,9 +328,13 @@ class Deferred:
         recorder.arrival = readings.arrival
         left = iter(notes)
         try:
-            for kind, now, reading in zip(left, left, left):
+            for kind, now, reading in zip(left, left, left):  # noqa: B905  Python 3.9 has no strict
                 readings.now = now
                 self._repeat_one(recorder, readings, kind, reading)
+        except Exception as error:  # noqa: BLE001  no error of ours may reach the program
+            notes.clear()
+            self._inference.failed.add(PART)
+            self._inference.session.part_failed(PART, error)
         finally:
             del notes[: len(notes) - length_hint(left)]
             recorder.clock_ns, recorder.queue, recorder.arrival, recorder.live = before

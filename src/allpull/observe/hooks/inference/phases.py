@@ -54,21 +54,22 @@ class Phases:
     @property
     def step_number(self) -> int:
         """The number of the step that runs, also where calls are only noted."""
-        if self.deferred.is_on or self._recorder is None:
-            return self.deferred.step
-        return self._recorder.step_number
+        if not self.deferred.is_on and self._recorder is not None:
+            return self._recorder.step_number
+        return self.deferred.step
 
     @safely("recording")
     def ready(self) -> Optional[Recorder]:
         """The recorder of this rank; called where a program trains, which makes this process a rank."""
-        if self.recorder is None:
-            self._recorder = self.session.begin()
+        recorder = self.recorder
+        if recorder is None:
+            recorder = self._recorder = self.session.begin()
             self._thread = get_ident()
-            if self.recorder is not None:
-                self.arrivals.serve(self.recorder)
-                self.recorder.paused = not self.boundary.on
-                self._recording = self.recorder if self.boundary.on else None
-        return self.recorder
+            if recorder is not None:
+                self.arrivals.serve(recorder)
+                recorder.paused = not self.boundary.on
+                self._recording = recorder if self.boundary.on else None
+        return recorder
 
     @safely("arrival")
     def reduces(self, arrival: Arrival) -> None:
