@@ -13,7 +13,7 @@ help:            ## say what there is
 
 venv: $(READY)   ## make .venv with allpull, torch and the tools for development
 
-$(READY): EXTRAS := torch docs dev
+$(READY): EXTRAS := torch docs dev tune
 $(VENV)/ready-for-demo: EXTRAS := torch
 $(READY) $(VENV)/ready-for-demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -133,6 +133,11 @@ MEASUREMENTS = (
         about="false alarms of `allpull compare` on identical runs, and a planted slow-down (ten minutes)",
     ),
     Measurement(
+        name="predict_published",
+        script="predict_published.py",
+        about="published series predicted from their smallest sizes (seconds)",
+    ),
+    Measurement(
         name="kill_trials",
         script="kill_trials.py",
         arguments=("--trials", "6"),
@@ -152,6 +157,13 @@ MEASUREMENTS = (
         name="many_ranks",
         script="many_ranks.py",
         about="whether `allpull explain` is as right with 64, 256 and 1,024 simulated ranks (half an hour)",
+        stored=False,
+    ),
+    Measurement(
+        name="tune_rehearsal",
+        script="tune_rehearsal.py",
+        about="whether `allpull tune` finds the optimum of a rehearsal at a third of the cost of trying everything"
+        " (half an hour; root)",
         stored=False,
     ),
     Measurement(

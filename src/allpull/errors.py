@@ -17,6 +17,8 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+MOST_NAMES = 60  # of those that exist, in a message
+
 
 class AllpullError(Exception):
     """An error with a remedy.
@@ -60,7 +62,8 @@ class UnknownName(BadInput):
         names = sorted(known)
         close = nearest(name, names)
         suggestion = f"did you mean '{close}'? " if close else ""
-        super().__init__(f"no {kind} '{name}'; {suggestion}known: {', '.join(names)}", hint=hint)
+        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+        super().__init__(f"no {kind} '{name}'; {suggestion}known: {', '.join(names[:MOST_NAMES])}{more}", hint=hint)
 
 
 class MissingPart(AllpullError):

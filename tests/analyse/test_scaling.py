@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allpull.analyse.scaling import kind, ratio, table
-from allpull.schema.results import Interval, Io, Overhead, RunMetrics, ShowResult, Steady
+from allpull.schema.reading import Io
+from allpull.schema.results import Interval, Overhead, RunMetrics, ShowResult, Steady
 
 
 def metrics(ranks: int, rate: float | None, *, half: float = 0.01, **changes: Any) -> RunMetrics:

@@ -20,6 +20,7 @@ from allpull.analyse import frames
 from allpull.api import comparison, jobs, verbs
 from allpull.api.jobs import _origin
 from allpull.errors import BadInput, ConfigError, UnknownName
+from allpull.jobs import start
 from allpull.schema.run import Exit
 
 RUNS = Path(__file__).resolve().parents[1] / "runs"
@@ -250,7 +251,7 @@ def test_a_command_line_that_does_not_end_is_named() -> None:
 
 @pytest.mark.torch
 def test_a_start_that_takes_too_long_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "START_S", 0.0)
+    monkeypatch.setattr(start, "START_S", 0.0)
     with pytest.raises(allpull.AllpullError, match="did not start within"):
         allpull.train("digits", out=tmp_path)
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from allpull.api.listing import rename
+from allpull.api.listing import list_runs, rename
 from allpull.errors import BadInput
+from allpull.report.terminal.listing import listing
+from allpull.schema.results import ListResult
 
 
 def written(folder: Path, run_id: str, **changes: object) -> Path:
@@ -73,6 +79,27 @@ def test_nothing_is_removed_unasked_or_while_a_job_runs(run_cli, tmp_path: Path)
     assert not done.exists()
     assert going.exists()
     assert (tmp_path / "precious").read_text() == "kept"
+    assert run_cli("rm", "20260102", "--yes", "--force", cwd=tmp_path).returncode == 0
+    assert not going.exists()
+
+
+def test_a_run_that_has_not_ended_says_for_how_long_it_has_been_silent(tmp_path: Path) -> None:
+    directory = written(tmp_path, "20260101T000000Z_digits_n2_a", status="running", ended_utc=None)
+    (directory / "steps").mkdir()
+    for path in (directory / "run.json", directory / "steps"):
+        os.utime(path, (time.time() - 7200, time.time() - 7200))
+    (run,) = list_runs([directory]).runs
+    assert run.silent_s == pytest.approx(7200, abs=60)
+    assert "running, silent for 2 h" in shown(list_runs([directory]))
+    (ended,) = list_runs([written(tmp_path / "other", "20260102T000000Z_digits_n2_b")]).runs
+    assert ended.silent_s is None
+
+
+def shown(result: ListResult) -> str:
+    """What ``allpull ls`` prints."""
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(listing(result))
+    return console.export_text()
 
 
 def test_a_name_must_have_a_length(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ from allpull.analyse.scaling import table
 from allpull.explain.scaling import caveats, sentences
 from allpull.schema.base import tag
 from allpull.schema.host import HostRecord
-from allpull.schema.results import Interval, Io, Overhead, RunDetail, RunMetrics, Steady, StepTime
+from allpull.schema.reading import Io
+from allpull.schema.results import Interval, Overhead, RunDetail, RunMetrics, Steady, StepTime
 from allpull.schema.run import Exit
 
 

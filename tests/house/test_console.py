@@ -34,6 +34,8 @@ SHORTER = {
     "allpull demo": "--set train.epochs=2",
 }
 """What a command gets in addition where its output is not shown and it does not set the same itself."""
+QUICK_PROBES = re.compile(r"allpull probe (loader|storage|compute) (?!.*--for )")
+"""Probes measure each line of their tables for a moment only: the numbers that they print are masked."""
 PLANNED = {"docs/how-to/train-fast.md": re.compile(r"allpull train (?!.*(name=|checkpoint|--resume))")}
 """Trainings of a page that are only planned: none goes on from them, and `tests/train` runs their options."""
 KEPT_RUNS = {
@@ -207,6 +209,8 @@ class Session:
             command = re.sub(r"--resume \S+", f"--resume {resumable[-1].relative_to(self.folder)}", command)
         if command.startswith("allpull demo"):
             command = f"{command} --no-open"
+        if QUICK_PROBES.match(command):
+            command = f"{command} --for 0.1s"
         if self.page in PLANNED and PLANNED[self.page].match(command) and not is_shown:
             return f"{command} --dry-run"
         addition = next((text for start, text in SHORTER.items() if command.startswith(start)), "")

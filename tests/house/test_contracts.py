@@ -155,10 +155,10 @@ def test_help_loads_nothing_heavy(python: Python) -> None:
     assert done.stdout.split() == []
 
 
-def test_show_loads_no_charts_rules_or_replays(python: Python) -> None:
+def test_show_loads_no_charts_or_rules(python: Python) -> None:
     code = (
         "import sys, allpull.api.reporting, allpull.api.runs, allpull.cli.say, allpull.report.terminal.show\n"
-        "heavy = ('torch', 'scipy', 'altair', 'vl_convert', 'jinja2', 'allpull.replay', 'allpull.explain.rules')\n"
+        "heavy = ('torch', 'scipy', 'altair', 'vl_convert', 'jinja2', 'allpull.explain.rules')\n"
         "print(*sorted(set(heavy) & set(sys.modules)))"
     )
     done = python("-c", code)

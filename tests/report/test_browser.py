@@ -5,10 +5,13 @@ import shutil
 import pytest
 from explained_samples import against_one_rank
 from report_samples import hostile, metrics, report, three
+from study_samples import full
+from study_samples import hostile as hostile_study
 from test_compared_page import compared
 
 from allpull.report import compared_page, page
 from allpull.report.figures import write_figures
+from allpull.report.study import page as study_page
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
@@ -32,6 +35,8 @@ PAGES = {
     "many": lambda: report([metrics(2, name=f"{number}{LONG}", gaps=[LONG]) for number in range(20)]),
 }
 
+STUDIES = {"study": full, "hostile-study": hostile_study}
+
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
@@ -50,7 +55,8 @@ def browser(tmp_path_factory):
 def paths(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     written = {name: page.write(make(), folder / f"{name}.html") for name, make in PAGES.items()}
-    return {**written, "compared": compared_page.write(*compared(), folder / "compared.html")}
+    studies = {name: study_page.write(make(), folder / f"{name}.html") for name, make in STUDIES.items()}
+    return {**written, **studies, "compared": compared_page.write(*compared(), folder / "compared.html")}
 
 
 def show(browser, path, *, width=1200):
@@ -80,7 +86,7 @@ def states(browser):
 
 
 @pytest.mark.parametrize("width", [375, 1200])
-@pytest.mark.parametrize("name", [*PAGES, "compared"])
+@pytest.mark.parametrize("name", [*PAGES, *STUDIES, "compared"])
 def test_charts_come_alive_in_silence_and_the_page_fits_the_screen(browser, paths, name, width):
     assert show(browser, paths[name], width=width) == []
     charts = browser.execute_script(
@@ -243,9 +249,10 @@ def test_turning_the_phone_draws_the_charts_anew_for_the_new_width(browser, path
     assert browser.get_log("browser") == []
 
 
-@pytest.mark.parametrize("name", ["three", "hostile", "doublings"])
+@pytest.mark.parametrize("name", ["three", "hostile", "doublings", *STUDIES])
 def test_no_letter_of_a_figure_is_cut_off(browser, tmp_path, name):
-    for path in write_figures(PAGES[name](), tmp_path):
+    write = study_page.write_figures if name in STUDIES else write_figures
+    for path in write({**PAGES, **STUDIES}[name](), tmp_path):
         if path.suffix == ".svg":
             browser.get(path.as_uri())
             picture = browser.find_element(By.CSS_SELECTOR, "svg")

@@ -94,3 +94,24 @@ def test_who_stops_within_an_epoch_is_not_judged_by_a_few_steps_and_goes_on(trai
         assert done.code == 0, done.err
     again = train_digits(1, *options(packs, limit), resume=done.directory)
     assert again.code == 0, again.err
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
+def test_an_image_folder_is_trained_on_by_worker_processes_whose_reading_counts(train_digits, packs):
+    """The damaged file is named as one of a pack is, and ranks have read all files, though their workers did it."""
+    files = packs.parent / "files"
+    files.mkdir()
+    for part in ("train", "val"):
+        (packs.parent / f"{part} files").rename(files / part)
+    (files / "train" / "class 1" / "03.jpg").write_bytes(b"no image")
+    size = sum(path.stat().st_size for path in (files / "train").rglob("*.jpg"))
+    options = ("data.name=imagefolder", f"data.path={files}", "data.workers=1", "data.shift_pixels=0", "data.size=8")
+    done = train_digits(2, *options, "data.odd_limit=0.1", "train.epochs=2", "train.batch=8", "model.width=4")
+    assert done.code == 0, done.err
+    assert words(done.err).count("of 64 training samples, 1 left out") == 1, done.err
+    assert done.metric("data_workers") == [1]
+    assert done.metric("samples_left_out") == [1, 1]
+    (counters,) = (done.directory / "counters").iterdir()
+    last = json.loads(counters.read_text().splitlines()[-1])
+    assert sum(one["read_bytes"] for one in last["ranks"].values()) > 2 * size

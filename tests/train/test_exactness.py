@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from allpull.analyse.replicas import replicas
+from allpull.rundir.read.run import read_run
+
 pytestmark = pytest.mark.slow
 
 EXACT = ("train.epochs=2", "train.log_every=1", "model.dtype=float64", "model.width=8", "observe.counters=false")
@@ -47,6 +50,32 @@ def test_stopping_in_mid_epoch_and_resuming_is_as_not_stopping(train_digits):
     epochs_2_and_3 = whole.metric("train_loss")[12:]
     assert rest.metric("train_loss") == epochs_2_and_3
     assert rest.metric("test_loss") == whole.metric("test_loss")[1:]
+
+
+@pytest.mark.ranks
+def test_training_stops_at_the_accuracy_and_the_training_part_has_curves(train_digits):
+    """The curves of two ranks have the points of the loss; the last evaluation is the first that reaches the goal."""
+    options = (
+        "train.epochs=9",
+        "train.log_every=4",
+        "train.log_accuracy=true",
+        "train.stop_at_top1=0.8",
+        "train.check_replicas=20",
+    )
+    run = train_digits(2, *options, "observe.counters=false")
+    assert run.code == 0, run.err
+    *before, last = run.metric("test_top1")
+    assert last >= 0.8 > max(before, default=0)
+    assert len(before) < 8
+    assert "train.stop_at_top1" in run.err
+    top1, top5 = run.metric("train_top1"), run.metric("train_top5")
+    assert len(top1) == len(top5) == len(run.metric("train_loss"))
+    assert 0.5 < top1[-1] < top5[-1] <= 1
+    assert top1[0] < top1[-1]
+    copies = replicas(read_run(run.directory).events)
+    assert copies is not None
+    assert copies.differ == []
+    assert copies.checked == len(run.steps()) // 20 + (len(run.steps()) % 20 > 0)
 
 
 @pytest.mark.slow

@@ -13,7 +13,10 @@ from allpull.schema.results import Curve
 SHARES = ("test_top1", "test_top5", "test_f1_micro", "test_f1_macro", "test_map")
 """How good a network is: right answers of one label a sample; F1 and mean average precision of several."""
 
-CURVES = ("train_loss", "test_loss", *SHARES)
+WITHIN_EPOCH = ("train_loss", "train_top1", "train_top5")
+"""Known after any step, not only at the end of an epoch."""
+
+CURVES = ("train_loss", "test_loss", *SHARES, "train_top1", "train_top5")
 MAX_CURVE_POINTS = 2000  # more than a page can show
 
 
@@ -38,7 +41,7 @@ def last_value(events: Mapping[int, EventLog], name: str) -> float | None:
 def curves(events: Mapping[int, EventLog]) -> list[Curve]:
     """The curves of ``CURVES`` that were recorded, against epochs done, thinned to ``MAX_CURVE_POINTS``.
 
-    The value of a test metric is known at the end of its epoch: epochs = epoch + 1. Training loss is known within
+    The value of a test metric is known at the end of its epoch: epochs = epoch + 1. Those of training are known within
     one: epochs = step ÷ steps per epoch where that is known, else epoch + 1.
     """
     per_epoch = steps_per_epoch(events)
@@ -46,7 +49,7 @@ def curves(events: Mapping[int, EventLog]) -> list[Curve]:
     for name in CURVES:
         points = evenly(metrics_named(events, name), MAX_CURVE_POINTS)
         if points:
-            fine = per_epoch if name == "train_loss" else None
+            fine = per_epoch if name in WITHIN_EPOCH else None
             epochs = [point.step / fine if fine else point.epoch + 1.0 for point in points]
             series.append(Curve(name=name, epochs=epochs, values=[point.value for point in points]))
     return series

@@ -78,6 +78,19 @@ def decides_work(option: str) -> bool:
     return option.startswith(WORK_FACTS) and option not in HOW_READ
 
 
+def precision(run: RunData) -> str | None:
+    """The precision of a step's arithmetic: a training's option, or the autocast that an observed program used.
+
+    None: not recorded, as for programs on a CPU.
+    """
+    train = run.record.spec.get("train")
+    if run.record.kind == "train" and isinstance(train, Mapping):
+        stated = train.get("precision")
+        return stated if isinstance(stated, str) else None
+    used = (step.autocast for log in run.events.values() for step in log.device_steps if step.autocast)
+    return next(used, None)
+
+
 def has_steps(run: RunData) -> bool:
     """Whether ``run`` trained: probes, and jobs that failed before their first step, did not."""
     return run.record.kind != "probe" and not run.steps.is_empty()

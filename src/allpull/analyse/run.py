@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -12,9 +13,15 @@ from allpull.analyse import learning
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.call_statistics import call_statistics
 from allpull.analyse.collectives.traced_buckets import summary
-from allpull.analyse.coverage import epochs, observed, recording_overhead
+from allpull.analyse.coverage import epochs as epochs_begun
+from allpull.analyse.coverage import observed, recording_overhead
+from allpull.analyse.epochs import times
+from allpull.analyse.epochs.parts import Epochs, epochs_of, wanted_accuracy
 from allpull.analyse.host_load import other_share
 from allpull.analyse.io import steady_rates
+from allpull.analyse.io.windows import with_windows
+from allpull.analyse.programs import precision
+from allpull.analyse.replicas import gaps_of_replicas, replicas
 from allpull.analyse.statistics import evenly
 from allpull.analyse.steps import throughput
 from allpull.analyse.steps.grid import arrange, of_steps, walls
@@ -28,8 +35,12 @@ from allpull.schema.results import CollectiveUse, Pause, RunDetail, RunMetrics, 
 MAX_STEP_TIMES = 2000  # enough for a distribution that a page can show
 
 
-def metrics(aligned: AlignedRun) -> RunMetrics:
-    """All metrics of one run; speed-up and efficiency need a second run and are left None (``analyse.scaling``)."""
+def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
+    """All metrics of one run; speed-up and efficiency need a second run and are left None (``analyse.scaling``).
+
+    ``accuracy``: the test accuracy, a fraction, that ``time_to_accuracy`` is of; None: that at which the training was
+    told to stop, if it was.
+    """
     run, steady = aligned.data, aligned.steady
     ranks = run.record.ranks
     numbers = steady.steps[steady.used]
@@ -38,6 +49,8 @@ def metrics(aligned: AlignedRun) -> RunMetrics:
     rate = throughput.throughput(grid)
     reading = steady_rates.reading(run.counters, _windows(run.steps, numbers), ranks)
     windows = aligned.buckets
+    copies = replicas(run.events)
+    epochs = epochs_of(aligned)
     return RunMetrics(
         run=run.record.id,
         name=run.record.name,
@@ -52,7 +65,7 @@ def metrics(aligned: AlignedRun) -> RunMetrics:
         step_s=throughput.step_time(grid),
         phases=split.means_s(),
         closure_error=split.closure_error,
-        io=reading,
+        io=with_windows(reading, aligned, epochs),
         overhead=recording_overhead(run.steps),
         accuracy=learning.last_value(run.events, "test_top1"),
         accuracy_top5=learning.last_value(run.events, "test_top5"),
@@ -68,14 +81,31 @@ def metrics(aligned: AlignedRun) -> RunMetrics:
                 *windows.gaps,
                 *_gaps_of_reading(run, is_measured=reading.read_bytes_per_s is not None),
                 *_gaps_of_accuracy(run),
+                *gaps_of_replicas(copies),
             ]
         ),
         clock_error_s=aligned.clock.bound_s,
+        replicas=copies,
         observed=observed(run, numbers),
         collectives=_collectives(aligned, numbers),
         pauses=_pauses(aligned),
         buckets=summary(windows, run.steps) if windows.read else None,
+        precision=precision(run),
+        **_times(aligned, epochs, wanted_accuracy(aligned) if accuracy is None else accuracy),
     )
+
+
+def _times(aligned: AlignedRun, epochs: Epochs, wanted: float | None) -> dict[str, Any]:
+    """The fields of ``RunMetrics`` that are of epochs; ``wanted``: the accuracy whose time is looked up."""
+    training_rate, overall_rate = times.rates(epochs)
+    return {
+        "epoch_s": times.epoch_time(epochs),
+        "time_to_solution_s": times.time_to_solution_s(epochs),
+        "time_to_accuracy": None if wanted is None else times.time_to_accuracy(aligned, epochs, wanted),
+        "training_samples_per_s": training_rate,
+        "overall_samples_per_s": overall_rate,
+        "epoch_notes": list(epochs.notes),
+    }
 
 
 def _collectives(aligned: AlignedRun, steps: NDArray[np.int64]) -> list[CollectiveUse] | None:
@@ -93,7 +123,7 @@ def _pauses(aligned: AlignedRun) -> list[Pause]:
         return []
     recorded = not aligned.matched.calls.is_empty() or aligned.steps["arrival_ns"].count() > 0
     waited = waits(aligned.reductions, aligned.matched, ranks) if recorded and aligned.clock.compares else None
-    return pauses(run.events, waited, aligned.clock, ranks=ranks, epochs=epochs(run))
+    return pauses(run.events, waited, aligned.clock, ranks=ranks, epochs=epochs_begun(run))
 
 
 def detail(aligned: AlignedRun, metrics: RunMetrics) -> RunDetail:

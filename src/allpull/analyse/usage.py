@@ -34,6 +34,7 @@ def usage(run: AlignedRun) -> list[UsageSeries]:
         *_level(data.counters, alignment, begin_ns, "memory_bytes"),
         *_rate(data.counters, alignment, begin_ns, "rank", "read_bytes"),
         *_rate(data.counters, alignment, begin_ns, "rank", "storage_read_bytes"),
+        *_rate(data.counters, alignment, begin_ns, "rank", "read_calls"),
         *_rate(data.nics, alignment, begin_ns, "nic", "sent_bytes"),
         *_level(data.gpus, alignment, begin_ns, "busy_share"),
         *_level(data.gpus, alignment, begin_ns, "memory_used_bytes"),
@@ -57,6 +58,7 @@ RATES = {
     "cpu_ns": ("cpus", "CPUs", NS_PER_S),
     "read_bytes": ("read", "bytes/s", 1),
     "storage_read_bytes": ("storage read", "bytes/s", 1),
+    "read_calls": ("reads", "reads/s", 1),
     "sent_bytes": ("network sent", "bytes/s", 1),
 }
 """Cumulative counter → name and unit of its rate, and what that is divided by."""

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import os
-import queue
 import shlex
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from allpull.analyse.job_health import assess
 from allpull.api.runs import Place, Run, open_run
-from allpull.errors import AllpullError, BadInput, from_plain
+from allpull.errors import AllpullError, BadInput
 from allpull.jobs.arguments import assignments
+from allpull.jobs.start import JobRequest, StartedJob, start
 from allpull.rundir.live.snapshot import job_snapshot
 from allpull.rundir.safe_open import shown_path
 from allpull.schema.results import WatchResult
 from allpull.schema.run import RunRecord
 from allpull.units import counted, show_count, show_time
 
-START_S = 120.0  # the first import of torch and its dependencies from a cold network disk
-END_S = 10.0  # for a process that has started nothing
 MAX_SHOWN = 200  # characters of a command in a message
-CANCEL_AGAIN_S = 60.0  # several times the grace that ranks have by default
 
 
 class JobFailed(AllpullError):
@@ -73,29 +64,27 @@ class Progress:
 class Job:
     """A job that runs in a process of its own, started by `train` or `run`; it continues if this Python ends."""
 
-    def __init__(self, process: subprocess.Popen[bytes], answers: _Answers, directory: Path) -> None:
-        self._process = process
-        self._answers = answers
-        self._started_s = time.monotonic()
-        self.directory = directory
+    def __init__(self, started: StartedJob) -> None:
+        self._started = started
+        self.directory = started.directory
         """The run directory, absolute; it grows while the job runs."""
 
     @property
     def done(self) -> bool:
         """Whether the job has ended."""
-        return self._process.poll() is not None
+        return self._started.exit_code is not None
 
     @property
     def notes(self) -> list[str]:
         """The launcher's messages so far, such as the place of the job in a queue; a sentence each."""
-        return list(self._answers.notes)
+        return self._started.notes
 
     def progress(self) -> Progress:
         """How far the job is now."""
         watched = assess(job_snapshot(self.directory))
         return Progress(
             status=watched.status,
-            seconds=time.monotonic() - self._started_s,
+            seconds=time.monotonic() - self._started.started_s,
             steps=watched.steps_done,
             steps_total=watched.steps_total,
             samples_per_s=watched.samples_per_s,
@@ -116,16 +105,13 @@ class Job:
             while not self.done:
                 if progress is not None:
                     progress(self.progress())
-                try:
-                    self._process.wait(every_s)
-                except subprocess.TimeoutExpired:
-                    continue
+                self._started.wait(every_s)
         except KeyboardInterrupt:
             self.cancel()
             raise
         if progress is not None:
             progress(self.progress())
-        code, run = self._process.returncode, open_run(self.directory)
+        code, run = self._started.exit_code, open_run(self.directory)
         if code:
             where = shown_path(self.directory)
             raise JobFailed(_ending(run.data.record, code), self.directory, hint=f"its records and logs are in {where}")
@@ -133,12 +119,7 @@ class Job:
 
     def cancel(self) -> None:
         """End every process of the job, and wait for that; its run is then ``cancelled``."""
-        while not self.done:
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(CANCEL_AGAIN_S)
-            except subprocess.TimeoutExpired:
-                continue
+        self._started.cancel()
 
     def __repr__(self) -> str:
         return f"Job {self.directory.name}: {self.progress()}"
@@ -175,7 +156,7 @@ def train(
         "sets": assignments(overrides),
     }
     origin = ["allpull", "train", str(recipe), *_origin(options, {"--resume": options["resume"]})]
-    return _start("train", options, Path(out), origin)
+    return Job(start(JobRequest(kind="train", options=options, out=Path(out), origin=origin)))
 
 
 def run(
@@ -205,76 +186,7 @@ def run(
     arguments = _split(command) if isinstance(command, str) else [str(word) for word in command]
     options = {"command": arguments, "ranks": ranks, "launcher": launcher, "name": name, "sets": assignments(overrides)}
     origin = ["allpull", "run", *_origin(options, {"--name": name}), "--", *arguments]
-    return _start("run", options, Path(out), origin)
-
-
-class _Answers:
-    """Messages of a job's process on its channel, read by a thread so that the channel never fills."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.notes: list[str] = []
-        self.first: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._file = os.fdopen(descriptor, encoding="utf-8")
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        with self._file:
-            for line in self._file:
-                fields = json.loads(line)
-                if "note" in fields:
-                    self.notes.append(fields["note"])
-                else:
-                    self.first.put(fields)
-        self.first.put({})  # the process has ended
-
-
-def _start(kind: str, options: Mapping[str, Any], out: Path, origin: Sequence[str]) -> Job:
-    """Start the process of a job, and wait until it has made its run directory.
-
-    Raises:
-        AllpullError: it cannot be started, or takes longer than ``START_S``.
-    """
-    reading, writing = os.pipe()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "allpull.jobs"],
-        stdin=subprocess.PIPE,
-        pass_fds=(writing,),
-        start_new_session=True,  # Ctrl-C is for us, and `wait` passes it on
-    )
-    os.close(writing)
-    answers = _Answers(reading)
-    request = {"kind": kind, "options": options, "out": str(out), "origin": list(origin), "answers": writing}
-    assert process.stdin is not None
-    with suppress(BrokenPipeError), process.stdin as stdin:  # where it has ended, its exit code says more
-        stdin.write(json.dumps(request).encode() + b"\n")
-    try:
-        first = answers.first.get(timeout=START_S)
-    except queue.Empty:
-        _end(process)
-        raise AllpullError(
-            "; ".join([f"the job did not start within {show_time(START_S)}", *answers.notes]),
-            hint="a first import from a network disk may take minutes: try again",
-        ) from None
-    except BaseException:  # Ctrl-C
-        _end(process)
-        raise
-    if "directory" in first:
-        return Job(process, answers, Path(first["directory"]))
-    process.wait()
-    if "error" in first:
-        raise from_plain(first["error"])
-    reason = "; ".join(answers.notes) or f"exit code {process.returncode}"
-    raise AllpullError(f"the job could not be started: {reason}", hint="its messages are on standard error")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a job that has not started, in order where it can."""
-    process.terminate()
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    return Job(start(JobRequest(kind="run", options=options, out=Path(out), origin=origin)))
 
 
 def _ending(record: RunRecord, code: int) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 from allpull.analyse.programs import program
 from allpull.api.runs import Place, Run, run_directories, run_directory
 from allpull.errors import AllpullError, BadInput
-from allpull.rundir import redact, safe_open
+from allpull.rundir import layout, redact, safe_open
 from allpull.rundir.derived import cached_explanation
 from allpull.rundir.read.run import read_run
 from allpull.rundir.run_record import read_record, write_record
@@ -48,33 +50,48 @@ def rename(place: Place, name: str) -> Path:
     clean, _ = redact.text(name)
     if not clean.strip() or len(clean) > MAX_NAME:
         raise BadInput(f"a run cannot be called {name[:40]!r}", hint=f"give 1 to {MAX_NAME} characters")
-    record = _ended(directory)
+    record = _ended(directory, hint="wait until the job has ended")
     write_record(directory, record.model_copy(update={"name": clean}))
     return directory
 
 
-def remove(directories: Iterable[Path]) -> list[Path]:
+def remove(directories: Iterable[Path], *, unended: bool = False) -> list[Path]:
     """Remove run directories with everything in them; links in them are removed, not followed.
 
+    ``unended``: also those of jobs that have not ended, by their records, as those of a killed job say for ever.
+
     Raises:
-        BadInput: a run has not ended; then none is removed.
+        BadInput: a run has not ended, or is none; then none is removed.
     """
     chosen = list(directories)
     for directory in chosen:
-        _ended(directory)
+        _ended(directory, hint="end the job first; if it was killed: allpull rm --force", refused=not unended)
     for directory in chosen:
         shutil.rmtree(directory)
     return chosen
 
 
-def _ended(directory: Path) -> RunRecord:
+def _ended(directory: Path, *, hint: str, refused: bool = True) -> RunRecord:
+    """The record of a run, which is ``refused`` with ``hint`` if it has not ended."""
     record = read_record(directory)
-    if record.status in UNENDED:
-        raise BadInput(
-            f"{safe_open.shown_path(directory)} has not ended",
-            hint="end the job first; of a job that was killed, change its files by hand",
-        )
+    if refused and record.status in UNENDED:
+        raise BadInput(f"{safe_open.shown_path(directory)} has not ended", hint=hint)
     return record
+
+
+def _silent_s(directory: Path, now_s: float) -> float:
+    """Time since anything was written to a run directory, in s."""
+    folders = [directory, *(directory / name for name in (*layout.RECORDS, layout.JOB, layout.LOGS))]
+    changed_s = [entry.stat(follow_symlinks=False).st_mtime for folder in folders for entry in _entries(folder)]
+    return max(0.0, now_s - max(changed_s, default=now_s))
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:  # a folder that this run does not have
+        return []
 
 
 def _listed(run: Run) -> ListedRun:
@@ -90,6 +107,7 @@ def _listed(run: Run) -> ListedRun:
         ranks=record.ranks,
         created_utc=record.created_utc,
         seconds=_seconds(record),
+        silent_s=_silent_s(run.directory, time.time()) if record.status in UNENDED else None,
         throughput=metrics.throughput,
         finding=explained.findings[0].title if explained is not None and explained.findings else None,
     )

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.idle import accelerator_idle
+from allpull.analyse.io.windows import over_time
 from allpull.analyse.operators import operator_summary
 from allpull.analyse.programs import by_program, has_steps, program, titles
 from allpull.analyse.run import detail, metrics
@@ -13,25 +15,29 @@ from allpull.analyse.scaling import in_order, scaling_table
 from allpull.analyse.usage import usage
 from allpull.errors import BadInput
 from allpull.explain.scaling import caveats, sentences
+from allpull.replay.pop import with_pop
 from allpull.schema.base import tag
 from allpull.schema.reported import ProgramTable, ScalingReport
-from allpull.schema.results import ProgramRuns, RunDetail, ShowResult
+from allpull.schema.results import ProgramRuns, RunDetail, RunMetrics, ShowResult
 from allpull.units import counted
 
 
-def scaling_report(runs: Sequence[AlignedRun]) -> ScalingReport:
+def scaling_report(runs: Sequence[AlignedRun], accuracy: float | None = None) -> ScalingReport:
     """Metrics and details of ``runs``, by program and ranks, without an explanation.
 
-    The report is of the program whose largest run has the most ranks; ``others`` are of the other programs.
+    ``accuracy``: as for ``analyse.run.metrics``; None: as each training states it. The report is of the program whose
+    largest run has the most ranks; ``others`` are of the other programs.
 
     Raises:
         BadInput: there are no runs.
     """
-    return _report(*_split(runs))
+    return _report(*_split(runs), accuracy)
 
 
-def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
+def with_explanation(runs: Sequence[AlignedRun], accuracy: float | None = None) -> ScalingReport:
     """What a report shows of ``runs``: their metrics, and the explanation of the one with most ranks.
+
+    ``accuracy``: as for ``scaling_report``.
 
     Raises:
         BadInput: there are no runs.
@@ -40,7 +46,7 @@ def with_explanation(runs: Sequence[AlignedRun]) -> ScalingReport:
     from allpull.explain.explanation import explain  # noqa: PLC0415  as above
 
     programs, without_steps = _split(runs)
-    result, of_program = _report(programs, without_steps), programs[0]
+    result, of_program = _report(programs, without_steps, accuracy), programs[0]
     largest = max(of_program, key=lambda run: run.data.record.ranks)
     result = result.model_copy(update={"usage": usage(largest), "operators": operator_summary(largest.data)})
     made = explain(largest, [run for run in of_program if run.data.record.ranks < largest.data.record.ranks])
@@ -87,10 +93,12 @@ def side_by_side(report: ScalingReport) -> ShowResult:
     )
 
 
-def _report(programs: Sequence[Sequence[AlignedRun]], without_steps: Sequence[AlignedRun]) -> ScalingReport:
+def _report(
+    programs: Sequence[Sequence[AlignedRun]], without_steps: Sequence[AlignedRun], accuracy: float | None
+) -> ScalingReport:
     names = titles([program(members[0].data.record) for members in programs]) if len(programs) > 1 else [""]
-    others = [_table(name, members)[0] for name, members in zip(names[1:], programs[1:], strict=True)]
-    table, details = _table(names[0], programs[0])
+    others = [_table(name, members, accuracy)[0] for name, members in zip(names[1:], programs[1:], strict=True)]
+    table, details = _table(names[0], programs[0], accuracy)
     apart = [detail(run, metrics(run)) for run in without_steps]
     return ScalingReport(schema=tag("report"), **dict(table), details=details, others=others, without_steps=apart)
 
@@ -110,8 +118,20 @@ def _split(runs: Sequence[AlignedRun]) -> tuple[list[list[AlignedRun]], list[Ali
     return by_program(trained), [run for run in ordered if not has_steps(run.data)]
 
 
-def _table(name: str, runs: Sequence[AlignedRun]) -> tuple[ProgramTable, list[RunDetail]]:
-    show = scaling_table(runs)
+def with_efficiencies(
+    runs: Sequence[RunMetrics], aligned: Sequence[AlignedRun], reference: str | None
+) -> list[RunMetrics]:
+    """``runs`` with POP efficiencies and the idle share of accelerators; ``aligned`` in their order."""
+    measured = [run.model_copy(update={"idle": accelerator_idle(one)}) for run, one in zip(runs, aligned, strict=True)]
+    return with_pop(measured, aligned, reference)
+
+
+def _table(name: str, runs: Sequence[AlignedRun], accuracy: float | None) -> tuple[ProgramTable, list[RunDetail]]:
+    show = scaling_table(runs, accuracy)
+    if len(runs) == 1:  # of several, the series would be most of the JSON
+        io = show.runs[0].io.model_copy(update={"over_time": over_time(runs[0])})
+        show = show.model_copy(update={"runs": [show.runs[0].model_copy(update={"io": io})]})
+    show = show.model_copy(update={"runs": with_efficiencies(show.runs, runs, show.reference)})
     details = [detail(run, measured) for run, measured in zip(runs, show.runs, strict=True)]
     return ProgramTable(
         program=name, show=show, words=sentences(show, details), caveats=caveats(show, details)

@@ -12,7 +12,7 @@ import polars as pl
 from allpull.analyse import frames
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
-from allpull.api.reporting import with_explanation, write_report
+from allpull.api.reporting import with_efficiencies, with_explanation, write_report
 from allpull.api.results import Explanation, Metrics
 from allpull.errors import BadInput
 from allpull.report.printable import short
@@ -98,7 +98,7 @@ class Run:
 
     @cached_property
     def _metrics(self) -> Metrics:
-        return Metrics.of(metrics(self.aligned))
+        return Metrics.of(with_efficiencies([metrics(self.aligned)], [self.aligned], None)[0])
 
     def explain(
         self, reference: Run | Place | Iterable[Run | Place] | None = None, *, skip_damaged: bool = False

@@ -22,6 +22,7 @@ from allpull.cli import (
     import_,
     ls,
     pack,
+    predict,
     probe,
     rehearse,
     rename,
@@ -31,6 +32,7 @@ from allpull.cli import (
     show,
     study,
     train,
+    tune,
     watch,
 )
 from allpull.cli.encoding import prepare_streams
@@ -95,8 +97,9 @@ app = typer.Typer(
 )
 
 VERBS = (
-    *(demo.demo, train.train, run.run, env.env, rehearse.rehearse),
-    *(watch.watch, show.show, explain.explain, compare.compare, report.report, export.export, import_.import_),
+    *(demo.demo, train.train, run.run, env.env, rehearse.rehearse, tune.tune),
+    *(watch.watch, show.show, explain.explain, predict.predict, compare.compare, report.report),
+    *(export.export, import_.import_),
     *(ls.ls, rename.rename, rm.rm, doctor.doctor),
 )
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""

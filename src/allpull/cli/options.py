@@ -28,6 +28,16 @@ Runs = Annotated[
 ]
 SkipDamaged = Annotated[bool, typer.Option("--skip-damaged", help="Skip damaged lines, and count them.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+Accuracy = Annotated[
+    float | None,
+    typer.Option(
+        "--accuracy",
+        metavar="SHARE",
+        min=0,
+        max=1,
+        help="Also the time to this test accuracy, such as 0.76. [default: train.stop_at_top1, if that is set]",
+    ),
+]
 Out = Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for the run directory.")]
 Sets = Annotated[
     list[str] | None,

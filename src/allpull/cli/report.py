@@ -7,29 +7,59 @@ from typing import Annotated
 
 import typer
 
-from allpull.cli.options import Runs, SkipDamaged
+from allpull.cli.options import Accuracy, Runs, SkipDamaged
 from allpull.cli.say import answer, note
 
 EXAMPLE = "allpull report runs --output report.html --figures figures"
 
 Output = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FILE", help="File to write. [default: report.html next to the runs]"),
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="File to write. [default: report.html next to the runs, or in the study]"
+    ),
 ]
 Figures = Annotated[
     Path | None,
-    typer.Option("--figures", metavar="DIR", help="Also write each chart as PNG, SVG and PDF into this folder."),
+    typer.Option(
+        "--figures",
+        metavar="DIR",
+        help="Also write each chart as PNG, SVG and PDF into this folder; of a study also points.csv and paragraph.md.",
+    ),
 ]
 
 
-def report(runs: Runs, output: Output = None, figures: Figures = None, skip_damaged: SkipDamaged = False) -> None:
-    """Write one self-contained HTML report of runs."""
+def report(
+    runs: Runs,
+    output: Output = None,
+    figures: Figures = None,
+    accuracy: Accuracy = None,
+    skip_damaged: SkipDamaged = False,
+) -> None:
+    """Write one self-contained HTML report of runs, or of a study."""
+    from allpull.study.directory import is_study  # noqa: PLC0415  pydantic is not needed for --help
+
+    if len(runs) == 1 and is_study(runs[0]):
+        written = _study(runs[0], output, figures)
+    else:
+        written = _runs(runs, output, figures, accuracy, skip_damaged=skip_damaged)
+    page, *charts = written
+    for chart in charts:
+        note(f"figure: {chart}")
+    answer(str(page))
+
+
+def _study(directory: Path, output: Path | None, figures: Path | None) -> list[Path]:
+    from allpull.api.study_report import study_report, write_study_report  # noqa: PLC0415  polars is not needed for --help
+
+    return write_study_report(study_report(directory), output or directory / "report.html", figures)
+
+
+def _runs(
+    runs: list[Path], output: Path | None, figures: Path | None, accuracy: float | None, *, skip_damaged: bool
+) -> list[Path]:
     from allpull.api.reporting import with_explanation, write_report  # noqa: PLC0415
     from allpull.api.runs import each_run  # noqa: PLC0415  polars is not needed for --help
 
     opened = each_run(runs, skip_damaged=skip_damaged)
-    result = with_explanation([run.aligned for run in opened])
-    page, *charts = write_report(result, output or opened[0].directory.parent / "report.html", figures)
-    for chart in charts:
-        note(f"figure: {chart}")
-    answer(str(page))
+    result = with_explanation([run.aligned for run in opened], accuracy)
+    return write_report(result, output or opened[0].directory.parent / "report.html", figures)

@@ -18,6 +18,9 @@ EXAMPLE = "allpull rm runs/20260312T101500Z_digits_n4_ab12cd34"
 def rm(
     runs: Runs,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also runs that have not ended by their records, such as of killed jobs.")
+    ] = False,
 ) -> None:
     """Remove runs with all their files."""
     from allpull.api.listing import remove  # noqa: PLC0415  polars is not needed for --help
@@ -30,4 +33,4 @@ def rm(
         if not sys.stdin.isatty():
             raise BadInput("rm asks before it removes, and nobody can answer here", hint="--yes")
         typer.confirm(f"Remove {counted(len(chosen), 'run')}?", abort=True, err=True)
-    note(f"{counted(len(remove(chosen)), 'run')} removed")
+    note(f"{counted(len(remove(chosen, unended=force)), 'run')} removed")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from allpull.cli.options import AsJson, Runs, SkipDamaged, step_range
-from allpull.cli.say import answer_json, note
+from allpull.cli.options import Accuracy, AsJson, Runs, SkipDamaged, step_range
+from allpull.cli.say import answer_json, note, show_result
 from allpull.errors import BadInput
 
 if TYPE_CHECKING:
@@ -23,16 +23,25 @@ Steps = Annotated[
     str | None,
     typer.Option("--steps", metavar="FIRST:LAST", help="With --perfetto: draw only steps FIRST to LAST - 1."),
 ]
+Kernels = Annotated[
+    bool,
+    typer.Option(
+        "--kernels", help="Show the top kernels and operators of one run's profiler windows instead, by class of work."
+    ),
+]
 
 
 def show(
     runs: Runs,
+    *,
     as_json: AsJson = False,
     perfetto: Perfetto = None,
     steps: Steps = None,
+    accuracy: Accuracy = None,
+    kernels: Kernels = False,
     skip_damaged: SkipDamaged = False,
 ) -> None:
-    """Show throughput, phases and accuracy of runs.
+    """Show throughput, phases, epoch times and accuracy of runs.
 
     Several runs give a scaling table per program.
     """
@@ -45,14 +54,34 @@ def show(
     opened = open_runs(runs, skip_damaged=skip_damaged)
     if perfetto is not None:
         _draw(opened, perfetto, first=first, end=end)
-    result = scaling_report([run.aligned for run in opened])
+    if kernels:
+        _kernels(opened, as_json=as_json)
+        return
+    result = scaling_report([run.aligned for run in opened], accuracy)
     if as_json:
         answer_json(side_by_side(result))
         return
-    from allpull.cli.say import show_result  # noqa: PLC0415
     from allpull.report.terminal.show import page  # noqa: PLC0415
 
     show_result(page(result))
+
+
+def _kernels(runs: list[Run], *, as_json: bool) -> None:
+    """Print the work in profiler windows of the one run in ``runs``.
+
+    Raises:
+        BadInput: there are several runs, or this one has no window that can be read.
+    """
+    from allpull.analyse.operators import kernel_result  # noqa: PLC0415  polars is not needed for --help
+    from allpull.report.terminal.kernels import tables  # noqa: PLC0415
+
+    if len(runs) != 1:
+        raise BadInput(f"--kernels shows one run, not {len(runs):,}", hint="name the run directory itself")
+    result = kernel_result(runs[0].data)
+    if as_json:
+        answer_json(result)
+    else:
+        show_result(tables(result))
 
 
 def _draw(runs: list[Run], path: Path, *, first: int, end: int | None) -> None:

@@ -45,6 +45,11 @@ def find_contradictions(spec: RunSpec) -> list[str]:
             f"train.warmup_epochs: {train.warmup_epochs:g} is more than train.step_epochs = {train.step_epochs:g}; "
             "the learning rate would fall before it reached its full value"
         )
+    if train.schedule == "milestones" and train.milestones and train.warmup_epochs > min(train.milestones):
+        contradictions.append(
+            f"train.warmup_epochs: {train.warmup_epochs:g} is more than the first of train.milestones, "
+            f"{min(train.milestones):g}; the learning rate would fall before it reached its full value"
+        )
     return [*contradictions, *of_the_trainer(spec), *_of_watching(spec.watch)]
 
 

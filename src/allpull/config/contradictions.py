@@ -9,6 +9,8 @@ from allpull.schema.spec import RunSpec
 from allpull.schema.trainspec import DataSpec, ModelSpec, ParallelSpec, TrainSpec
 
 PLAIN_DDP = ParallelSpec()
+PLAIN_DATA = DataSpec()
+OF_SYNTHETIC = ("bands", "classes", "multi_label")
 OF_FAMILY: dict[str, tuple[str, ...]] = {
     "resnet8": (),
     "resnet9": (),
@@ -43,6 +45,9 @@ def of_the_trainer(spec: RunSpec) -> Iterator[str]:
 
 
 def _of_the_data(data: DataSpec) -> Iterator[str]:
+    for name in OF_SYNTHETIC if data.name != "synthetic" else ():
+        if getattr(data, name) != getattr(PLAIN_DATA, name):
+            yield f"data.{name}: data.name = {data.name} has its own; it is an option of synthetic"
     if 0 < data.size < data.first_size:
         yield (
             f"data.first_size: training starts at {data.first_size:,} pixels, but data.size = {data.size:,} is less; "
@@ -73,6 +78,11 @@ def _of_the_model(model: ModelSpec) -> Iterator[str]:
 
 
 def _of_both(data: DataSpec, model: ModelSpec, train: TrainSpec) -> Iterator[str]:
+    if train.log_accuracy and data.mixup:
+        yield "train.log_accuracy: samples mixed by data.mixup have no single class"
+    for name in ("log_accuracy", "stop_at_top1"):
+        if getattr(train, name) and data.multi_label:
+            yield f"train.{name}: with data.multi_label samples have no single class, and so no top-1 accuracy"
     if model.head == "flatten" and data.first_size:
         yield "data.first_size: with model.head = flatten a model accepts images of one size only"
     if model.head == "flatten" and data.test_size not in (0, data.size):
@@ -93,6 +103,10 @@ def _of_training(train: TrainSpec, model: ModelSpec, ranks: int) -> Iterator[str
         yield f"train.precision: {train.precision} with model.dtype = float64 is contradictory; choose one"
     if train.sync_norm and model.norm != "batch":
         yield f"train.sync_norm: model.norm = {model.norm} has no batch statistics to share"
+    if train.schedule == "milestones" and not train.milestones:
+        yield "train.milestones: train.schedule = milestones needs them, such as [30, 60, 80]"
+    if train.milestones and train.schedule != "milestones":
+        yield f"train.milestones: they have no effect with train.schedule = {train.schedule}; set it to milestones"
     if train.ema_every > 1 and not train.ema_half_life:
         yield "train.ema_every: there is no moving average; set train.ema_half_life"
     share = -(-train.global_batch // ranks) or train.batch

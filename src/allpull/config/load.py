@@ -61,7 +61,7 @@ def load_spec(recipe: str, overrides: Sequence[str] = (), *, spelling: Spelling 
         ConfigError: with a line for every fault, in the file and in the overrides.
     """
     source, text = _read(recipe)
-    plain, faults = _parse(text)
+    plain, faults = parse_toml(text)
     return _checked(source, plain, faults, [_parse_override(text, spelling) for text in overrides])
 
 
@@ -134,7 +134,7 @@ def _decode(shown: str, content: bytes) -> str:
         raise BadInput(f"{shown}: line {line} is not UTF-8", hint="save it as UTF-8") from error
 
 
-def _parse(text: str) -> tuple[dict[str, Any], list[str]]:
+def parse_toml(text: str) -> tuple[dict[str, Any], list[str]]:
     """The tables of a TOML text, and its fault if it is not valid; then the tables are empty."""
     for number, line in enumerate(text.split("\n"), start=1):
         if len(line) > MAX_LINE:
@@ -190,7 +190,7 @@ def _parse_override(text: str, spelling: Spelling) -> _Override | str:
     if not equals or not _KEY.fullmatch(key):
         return f"{shown}: write it as table.option=value, such as train.epochs=3"
     path = tuple(key.split("."))
-    value = _parse_value(raw)
+    value = parse_value(raw)
     if isinstance(value, dict):
         return f"{shown}: set the options of a table one by one, such as train.epochs=3"
     if type_at(RunSpec, path) in (str, TEXTS) and not isinstance(value, str | list):
@@ -198,7 +198,11 @@ def _parse_override(text: str, spelling: Spelling) -> _Override | str:
     return _Override(text=shown, path=path, value=value)
 
 
-def _parse_value(raw: str) -> Any:
-    """``raw`` as a TOML value, or else as text."""
-    tables, faults = _parse(f"value = {raw}")
+def parse_value(raw: str) -> Any:
+    """``raw`` as a TOML value, or else as text.
+
+    >>> parse_value("[1, 2]"), parse_value("digits")
+    ([1, 2], 'digits')
+    """
+    tables, faults = parse_toml(f"value = {raw}")
     return raw if faults or tables.keys() != {"value"} else tables["value"]

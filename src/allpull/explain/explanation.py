@@ -9,6 +9,8 @@ import numpy as np
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.coverage import epochs
+from allpull.analyse.idle import accelerator_idle
+from allpull.analyse.replicas import gaps_of_replicas, replicas
 from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
 from allpull.explain.evidence.cpu_waiting import CROWDED
@@ -25,12 +27,15 @@ from allpull.explain.evidence.transports import transports_of
 from allpull.explain.findings import Findings, advice, findings
 from allpull.explain.rules import no_exchange
 from allpull.replay.blame import Blame, blame
+from allpull.replay.pop import against_reference, pop
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.window import WORK, Window
 from allpull.rundir.read.nccl_log import read_transports
+from allpull.rundir.read.run import RunData
 from allpull.schema.base import tag
 from allpull.schema.explained import Efficiency, ExplainedWindow, ExplainResult, PhaseTimes
 from allpull.schema.gap import texts
+from allpull.schema.pop import PopEfficiencies
 from allpull.units import percent, show_time
 
 INDICATIVE = 0.05  # of the measured time: with a larger error the replay is not this run
@@ -59,8 +64,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
     machine = machine_of(run, recorded.steps)
     network = network_of(machine, recorded)
     window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
-    windows = [(one.data, record_window(one)) for one in references]
-    compared = [(data, other) for data, other in windows if isinstance(other, Window)]
+    compared = [(one.data, other) for one in references if isinstance(other := record_window(one), Window)]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
     charged = blame(window)
     networks = ddp_settings(run)
@@ -82,11 +86,6 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
     )
     grown = tree(window, against)
     answers = findings(facts)
-    missing = [
-        f"{one.data.record.id}: no window to compare with"
-        for one in references
-        if one.data.record.id not in {run_.record.id for run_, _ in compared}
-    ]
     result = ExplainResult(
         schema=tag("explain"),
         run=run.record.id,
@@ -98,6 +97,8 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         gains=grown.gains,
         simulation_error=grown.simulation_error,
         clock_error_s=aligned.clock.bound_s,
+        pop=_pop(window, against),
+        idle=accelerator_idle(aligned),
         phases=_phases(window, charged),
         waiting=waiting(window, charged),
         findings=list(answers.findings),
@@ -105,8 +106,8 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         notes=_begun(
             *_about(facts, grown),
             *answers.notes,
-            *missing,
-            *texts([*window.gaps, *aligned.buckets.gaps, *run.gaps]),
+            *_not_compared(references, compared),
+            *texts([*window.gaps, *aligned.buckets.gaps, *gaps_of_replicas(replicas(run.events)), *run.gaps]),
         ),
     )
     return Explanation(result=result, window=window, blame=charged)
@@ -127,11 +128,13 @@ def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
         gains={},
         simulation_error=None,
         clock_error_s=aligned.clock.bound_s,
+        idle=accelerator_idle(aligned),
         phases=PhaseTimes(mean=dict.fromkeys(NAMES), per_rank=dict.fromkeys(NAMES)),
         findings=[] if unrelated is None else [advice(no_exchange.candidate(unrelated))],
         healthy=None,
         notes=_begun(
-            f"{'nothing' if unrelated is None else 'nothing else'} can be explained: {reason}", *texts(run.gaps)
+            f"{'nothing' if unrelated is None else 'nothing else'} can be explained: {reason}",
+            *texts([*gaps_of_replicas(replicas(run.events)), *run.gaps]),
         ),
     )
 
@@ -143,6 +146,17 @@ def _begun(*notes: str) -> list[str]:
     ['One step is too few', 'steps/rank-00001.jsonl is torn']
     """
     return [note[:1].upper() + note[1:] if note.partition(" ")[0].isalpha() else note for note in notes]
+
+
+def _not_compared(references: Sequence[AlignedRun], compared: Sequence[tuple[RunData, Window]]) -> list[str]:
+    """A note on each of ``references`` that has no window."""
+    known = {run.record.id for run, _ in compared}
+    return [f"{one.data.record.id}: no window to compare with" for one in references if one.data.record.id not in known]
+
+
+def _pop(window: Window, reference: Window | None) -> PopEfficiencies | None:
+    measured = pop(window)
+    return None if measured is None else against_reference(measured, None if reference is None else pop(reference))
 
 
 def _seen(window: Window) -> ExplainedWindow:

@@ -176,6 +176,8 @@ def workers(start: Start, machine: Machine, number: int | None = None) -> Action
     """How to read with ``number`` workers in each rank; None: as many as it has CPUs."""
     number = _cpus_per_rank(machine) if number is None else number
     if start.starter == "train":
+        if start.folder:
+            return Action(text=f"--set data.workers={number}; a pack is read faster", options=("data.workers",))
         if not start.packed:
             return Action(text="a pack is read faster: allpull pack, then --set data.name=pack --set data.path=PACK")
         return Action(text=f"--set data.threads={number}", options=("data.threads",))

@@ -33,14 +33,16 @@ def sentences(show: ShowResult, details: Sequence[RunDetail]) -> list[str]:
     """What ``show`` means, most important first; ``details`` in the order of its runs."""
     lines: list[str] = []
     reference = next((run for run in show.runs if run.run == show.reference), None)
-    larger = [] if reference is None else [run for run in show.runs if run.ranks > reference.ranks]
-    if reference is None or not larger:
+    by_id = {run.run: run for run in show.runs}
+    pairs = [(run, by_id.get(run.reference or "", reference)) for run in show.runs]
+    larger = [(run, base) for run, base in pairs if base is not None and run.ranks > base.ranks]
+    if not larger:
         lines += [line for run in show.runs for line in _single(run)]
-    else:
-        for run in sorted(larger, key=lambda run: -run.ranks):  # the largest first: the question is usually about it
-            lines += _scaled(run, reference, show)
+    for run, base in sorted(larger, key=lambda pair: -pair[0].ranks):  # the question is usually about the largest
+        lines += _scaled(run, base, show)
     lines += _failures(show.runs, details)
     lines += _accuracy(show.runs)
+    lines += _replicas(show.runs)
     lines += _machine(show.runs, details)
     lines += _overhead(show.runs)
     return lines
@@ -188,6 +190,20 @@ def _taking_turns(run: RunMetrics, detail: RunDetail) -> list[str]:
     if cpus is None or needed <= cpus:
         return []
     return [f"{needed} threads on {cpus} CPUs take turns: the efficiency says nothing about more CPUs."]
+
+
+def _replicas(runs: Sequence[RunMetrics]) -> list[str]:
+    """That replicas agree; where they do not, that is a gap of the run."""
+    lines = []
+    for run in runs:
+        copies = run.replicas
+        if copies is None or copies.differ or not copies.checked:
+            continue
+        line = f"Replicas agree: {_ranks(copies.ranks)} had the same parameters at {copies.checked:,} checked steps"
+        if copies.buffers_differ:
+            line += "; their buffers differ, as batch statistics do that are not broadcast"
+        lines.append(f"{line}.")
+    return list(dict.fromkeys(lines))
 
 
 def _overhead(runs: Sequence[RunMetrics]) -> list[str]:

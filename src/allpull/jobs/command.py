@@ -14,6 +14,7 @@ from allpull.config.load import Spelling, as_set_option, bare_spec
 from allpull.errors import BadInput, MissingPart
 from allpull.jobs.placement import Notify, check_restarts, check_submittable, need_torch, place_ranks
 from allpull.launch import detect
+from allpull.launch.carried_code import select, working_folder
 from allpull.launch.command import env_script
 from allpull.launch.command.command_line import as_rank, title
 from allpull.launch.command.missing_ranks import ProcessWatch
@@ -91,6 +92,8 @@ def resolve(request: CommandRequest, *, notify: Notify = lambda _: None) -> Obse
     if not all(word.isascii() or word.isprintable() for word in command):
         raise BadInput("the command has bytes that are not UTF-8, or unprintable characters", hint=NO_RANKS)
     choose(spec.launch.launcher)
+    if spec.ssh.carry:
+        _announce_carried(spec, command, notify)
     here = not spec.launch.launcher.startswith(("ssh", "kubernetes"))
     return ObservedCommand(command=command, program=as_rank(command, check_files=here), spec=spec)
 
@@ -247,6 +250,28 @@ def _refuse(spec: RunSpec, parts: Sequence[str], reason: str) -> None:
         for name, value in plain[part].items():
             if value != defaults[part][name]:
                 raise BadInput(f"{part}.{name}: {reason}", hint=SETTABLE)
+
+
+def _announce_carried(spec: RunSpec, command: Sequence[str], notify: Notify) -> None:
+    """Say which code is copied to other hosts, and what is left out.
+
+    Raises:
+        BadInput: nothing can be copied, or the command would not find the copy.
+    """
+    if not spec.launch.launcher.startswith("ssh"):
+        raise BadInput(
+            f"ssh.carry copies a program to hosts that ssh reaches, and the launcher is {spec.launch.launcher}",
+            hint="leave it out",
+        )
+    folder, _ = working_folder(spec.ssh.carry)
+    code = select(folder)
+    for word in command:
+        if Path(word).is_absolute() and word in {str(folder / name) for name in code.files}:
+            raise BadInput(
+                f"{word} is copied to another folder on other hosts, where this path does not lead to it",
+                hint="give its path from the working directory",
+            )
+    notify(f"allpull: {code}")
 
 
 def _missing_program(word: str) -> OSError:

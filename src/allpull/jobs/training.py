@@ -47,6 +47,11 @@ def resolve(request: TrainingRequest, *, notify: Notify = lambda _: None) -> Run
     spec = place_ranks(spec, os.environ, request.sets, notify=notify)
     choose(spec.launch.launcher)
     check_restarts(spec)
+    if spec.ssh.carry:
+        raise BadInput(
+            "ssh.carry copies a program of yours, and allpull's own trainer is installed on every host",
+            hint="leave it out; --set ssh.ship=true copies allpull's code",
+        )
     check_inputs(spec)
     return spec
 

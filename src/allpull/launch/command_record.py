@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from allpull.launch.carried_code import working_folder
 from allpull.rundir import redact
 from allpull.rundir.job_file import JobFile, WatchOptions
 from allpull.rundir.read.headers import USER_STARTED
@@ -30,10 +31,12 @@ def with_command(file: JobFile, spec: RunSpec, program: Sequence[str]) -> JobFil
         file,
         command=() if spec.launch.launcher in USER_STARTED else tuple(program),
         cwd=os.fspath(Path.cwd()),
+        carried=working_folder(spec.ssh.carry)[1] if spec.ssh.carry else None,
         watch=WatchOptions(
             trace_every=watch.trace_every,
             trace_steps=watch.trace_steps,
             trace_first=watch.trace_first,
+            check_replicas=watch.check_replicas,
             steps=(watch.first_step, watch.last_step or None) if some_steps else None,
         ),
     )

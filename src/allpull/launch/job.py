@@ -36,6 +36,9 @@ RECORDED_VARIABLES = (
 )  # fmt: skip
 """Prefixes of variables that change how ranks run; no other environment variable is recorded."""
 
+POINT_VARIABLE = "ALLPULL_STUDY_POINT"
+"""Environment variable with the point of a study that a job measures, POINT/REPEAT; its record keeps it."""
+
 WARNED = 128 + signal.SIGUSR1
 """The exit code of a job whose ranks stopped at a warning (``train.preemption``): as if the signal had ended it."""
 
@@ -242,6 +245,7 @@ def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], cre
         versions={"allpull": __version__, **({} if spec.container.image else versions())},
         git=git,
         environment=variables,
+        point=os.environ.get(POINT_VARIABLE),
         redacted=in_git,
     )
     return redacted(record)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from allpull.report.atomic_file import place
 from allpull.report.html import draw
-from allpull.report.html.block import Chart
+from allpull.report.html.block import Block, Chart
 from allpull.report.html.chart import FIGURE, dress
 from allpull.report.html.page_limits import bounded
 from allpull.report.sections import blocks
@@ -30,7 +30,12 @@ def write_figures(report: ScalingReport, directory: Path) -> list[Path]:
     Raises:
         BadInput: the report contains no run, or ``directory`` cannot be written.
     """
-    charts = [part for block in blocks(bounded(report)).values() for part in block.parts if isinstance(part, Chart)]
+    return place_figures(blocks(bounded(report)).values(), directory)
+
+
+def place_figures(sections: Iterable[Block], directory: Path) -> list[Path]:
+    """Write each chart of ``sections`` to ``directory``, as ``write_figures`` does."""
+    charts = [part for block in sections for part in block.parts if isinstance(part, Chart)]
     written = []
     for chart in charts:
         dressed = dress(chart, FIGURE)

@@ -12,6 +12,7 @@ from allpull.units import counted, show_count, show_spread_parts
 ABSENT = "–"
 """Shown for a value that was not measured; never a 0."""
 
+_RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 LABEL_CHARACTERS = 28  # a label must fit next to a chart 8 cm wide
 NAME_CHARACTERS = 80
 
@@ -116,13 +117,16 @@ def spread_parts(interval: Interval | None) -> tuple[str, str]:
 
 
 def labels(runs: Sequence[RunMetrics]) -> list[str]:
-    """One short name for each run, all different: its ranks, and its name, begin or a number where those repeat.
+    """One short name for each run, all different: its ranks, and precision, name, begin or a number where those repeat.
 
     If every run has its own number of ranks, labels contain no user input.
     """
     by_ranks = [counted(run.ranks, "rank") for run in runs]
     if _distinct(by_ranks):
         return by_ranks
+    precise = [f"{ranks} · {run.precision or ABSENT}" for ranks, run in zip(by_ranks, runs, strict=True)]
+    if _distinct(precise):
+        return precise
     named = [
         f"{ranks} · {short(run.name, LABEL_CHARACTERS - len(ranks) - 3)}"
         for ranks, run in zip(by_ranks, runs, strict=True)
@@ -165,3 +169,17 @@ def rank_counts(runs: Sequence[RunMetrics]) -> str:
     """
     counts = sorted({run.ranks for run in runs})
     return f"{joined([f'{count:,}' for count in counts])} rank{'' if counts == [1] else 's'}" if counts else ""
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """A rate in readable form, in decimal units as for links and file systems.
+
+    >>> rate(3.3e9), rate(890941.0), rate(12.0), rate(None)
+    ('3.3 GB/s', '891 kB/s', '12 B/s', '–')
+    """
+    if bytes_per_s is None:
+        return ABSENT
+    for bound, unit in _RATES:
+        if bytes_per_s >= bound:
+            return f"{show_count(bytes_per_s / bound)} {unit}"
+    return f"{show_count(bytes_per_s)} B/s"

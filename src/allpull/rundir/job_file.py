@@ -35,6 +35,8 @@ class WatchOptions:
     """Steps in a profiler window."""
     trace_first: int = 5
     """The step in which the first profiler window begins."""
+    check_replicas: int = 0
+    """Steps from one digest of all parameters and buffers to the next; 0: none."""
     steps: Optional[Tuple[int, Optional[int]]] = None
     """The first recorded step, and the first after it that is not recorded (None: to the end); None: every step."""
 
@@ -79,6 +81,8 @@ class JobFile:
     """The user's command that each rank runs; empty: it starts its own ranks; None: the job runs ``module``."""
     cwd: str = ""
     """Working directory of ``command``."""
+    carried: Optional[str] = None
+    """Working directory in the folder that is copied to hosts with another file system; None: nothing is copied."""
     watch: WatchOptions = WatchOptions()
     """What to record of ``command`` beyond its steps."""
 
@@ -127,6 +131,8 @@ class JobFile:
         if self.command is None:
             for name in ("command", "cwd", "watch"):
                 del plain[name]
+        if self.carried is None:
+            del plain["carried"]
         return plain
 
     def write(self, path: str) -> None:

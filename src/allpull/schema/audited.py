@@ -19,6 +19,9 @@ Check = Literal[
     "gain",
     "extrapolated",
     "first-epoch",
+    "efficiency-by-time",
+    "warm-up",
+    "page-cache",
 ]
 
 

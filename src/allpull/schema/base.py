@@ -18,6 +18,7 @@ Format history:
   Events have the settings of DDP, what NCCL logged of its transports, how a rank's CPUs lie to its accelerator, and how
   many shapes of input were new to cuDNN. Steps have the size of their batches where it varies.
   Events say what ends the steps of a rank whose optimizer is not observed.
+- 1.6 (allpull 0.1.0): run.json has the point of a study that a run measures.
 
 A minor version adds optional fields, so an older reader may ignore them; a major version comes with an upgrade
 function, and one real run of every past version stays in the tests.
@@ -31,7 +32,7 @@ from pydantic import BaseModel, ConfigDict
 
 from allpull.errors import RunDirError
 
-VERSION = "1.5"
+VERSION = "1.6"
 
 _TAG = re.compile(r"allpull\.([a-z]+)/(\d{1,4})\.(\d{1,4})")
 
@@ -52,7 +53,7 @@ def tag(kind: str) -> str:
     """The ``schema`` field that begins every file of ``kind``.
 
     >>> tag("steps")
-    'allpull.steps/1.5'
+    'allpull.steps/1.6'
     """
     return f"allpull.{kind}/{VERSION}"
 

@@ -14,6 +14,8 @@ from allpull.schema import (
     explained,
     exported,
     host,
+    operators,
+    predicted,
     probed,
     probes,
     reported,
@@ -21,6 +23,7 @@ from allpull.schema import (
     run,
     steps,
     studied,
+    tuned,
 )
 from allpull.schema.base import VERSION
 
@@ -34,6 +37,7 @@ DOCUMENTED: dict[str, Any] = {
     "counters-header": counters.CountersHeader,
     "counters": counters.CounterSample,
     "show": results.ShowResult,
+    "kernels": operators.KernelResult,
     "runs": results.ListResult,
     "explain": explained.ExplainResult,
     "export": exported.ExportResult,
@@ -41,6 +45,8 @@ DOCUMENTED: dict[str, Any] = {
     "audit": audited.AuditResult,
     "study-plan": studied.StudyPlan,
     "study": studied.StudyResult,
+    "tune": tuned.TuneResult,
+    "predict": predicted.PredictResult,
     "report": reported.ScalingReport,
     "probes-loader": probes.LoaderAnswer,
     "probes-storage": probes.StorageAnswer,

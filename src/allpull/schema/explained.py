@@ -7,6 +7,8 @@ from typing import Literal
 from pydantic import Field
 
 from allpull.schema.base import Record
+from allpull.schema.idle import AcceleratorIdle
+from allpull.schema.pop import PopEfficiencies
 from allpull.schema.results import Interval
 
 
@@ -122,6 +124,10 @@ class ExplainResult(Record):
         description="how wrong the time between two ranks may be, by the clocks of their hosts and of their devices;"
         " None: they do not compare"
     )
+    pop: PopEfficiencies | None = Field(
+        default=None, description="POP efficiencies of the same window; None: too few records, or an older version"
+    )
+    idle: AcceleratorIdle | None = Field(default=None, description="of the whole run, as in `show`")
     phases: PhaseTimes
     waiting: Waiting | None = Field(default=None, description="None: one rank, or no rank waited")
     findings: list[Finding] = Field(

@@ -39,6 +39,7 @@ GapKind = Literal[
     "profiler windows",
     "reading",
     "accuracy",
+    "replicas",
     # of the recorded window
     "steps left out",
     "bucket times",

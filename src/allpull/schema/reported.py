@@ -6,7 +6,8 @@ from pydantic import Field
 
 from allpull.schema.base import Record
 from allpull.schema.explained import ExplainDetail
-from allpull.schema.results import OperatorSummary, RunDetail, ShowResult, UsageSeries
+from allpull.schema.operators import OperatorSummary
+from allpull.schema.results import RunDetail, ShowResult, UsageSeries
 
 
 class ProgramTable(Record):

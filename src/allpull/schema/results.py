@@ -7,40 +7,17 @@ from typing import Literal
 from pydantic import Field
 
 from allpull.schema.base import Record
+from allpull.schema.epochs import AccuracyTime, EpochSpeedup, EpochTime
 from allpull.schema.host import HostRecord
+from allpull.schema.idle import AcceleratorIdle
+from allpull.schema.interval import Interval as Interval  # noqa: PLC0414  most results have one: both are imported here
+from allpull.schema.pop import PopEfficiencies
+from allpull.schema.precision import PrecisionRatio
+from allpull.schema.reading import Io
+from allpull.schema.replicas import Replicas
 from allpull.schema.run import Exit, GitState
 
 Scaling = Literal["weak", "strong", "mixed"]
-
-
-class Interval(Record):
-    """A value and its 95 % confidence interval; the bounds are None where the data cannot tell.
-
-    Where ``high`` equals ``value`` and ``low`` is below it, ``value`` is an upper bound and ``low`` what is certain.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
-
-    def includes(self, number: float) -> bool:
-        """Whether ``number`` lies within the bounds; False where they are not known.
-
-        >>> Interval(value=0.8, low=0.5, high=1.1).includes(1.0), Interval(value=0.8, low=None, high=None).includes(1.0)
-        (True, False)
-        """
-        return self.low is not None and self.high is not None and self.low <= number <= self.high
-
-    @property
-    def is_at_most(self) -> bool:
-        """Whether ``value`` is an upper bound, at which the interval ends, and ``low`` a certain lower bound.
-
-        An estimate lies within its interval; for a quantity that does not vary all three are equal.
-
-        >>> Interval(value=2.4, low=1.0, high=2.4).is_at_most, Interval(value=2.4, low=2.3, high=2.5).is_at_most
-        (True, False)
-        """
-        return self.low is not None and self.high is not None and self.low < self.high <= self.value
 
 
 class StepTime(Record):
@@ -55,14 +32,6 @@ class Steady(Record):
 
     used: int = Field(ge=0)
     left_out: dict[str, int] = Field(description="reason → steps of the job; each step counts under its first reason")
-
-
-class Io(Record):
-    """Reading by ranks and their loader workers over the steady window."""
-
-    read_bytes_per_s: float | None
-    reads_per_s: float | None
-    storage_read_bytes_per_s: float | None
 
 
 class Overhead(Record):
@@ -170,6 +139,25 @@ class RunMetrics(Record):
     collectives: list[CollectiveUse] | None = Field(None, description="most costly first; None: not recorded")
     pauses: list[Pause] = Field(default_factory=list)
     buckets: list[BucketTime] | None = Field(None, description="None: no profiler window was read")
+    pop: PopEfficiencies | None = Field(None, description="POP efficiencies; None: pop_missing has the reason")
+    pop_missing: str | None = Field(None, description="why there are no POP efficiencies")
+    idle: AcceleratorIdle | None = Field(None, description="share of an epoch without work on the accelerators")
+    precision: str | None = Field(None, description="of the arithmetic of a step, such as bf16; None: not recorded")
+    reference: str | None = Field(None, description="run id that speedup, efficiency and epoch_speedup refer to")
+    epoch_s: EpochTime | None = Field(None, description="seconds of an epoch; None: epoch_notes say why")
+    time_to_solution_s: float | None = Field(
+        None, description="from the begin of the first epoch to the end of the last one; None: epoch_notes say why"
+    )
+    time_to_accuracy: AccuracyTime | None = Field(None, description="None: no accuracy was stated")
+    training_samples_per_s: float | None = Field(
+        None, description="samples of the epochs of `epoch_s` ÷ their seconds of training"
+    )
+    overall_samples_per_s: float | None = Field(
+        None, description="samples of the epochs of `epoch_s` ÷ all their seconds, evaluation and checkpoint included"
+    )
+    epoch_speedup: EpochSpeedup | None = None
+    replicas: Replicas | None = Field(None, description="None: no digests were requested")
+    epoch_notes: list[str] = Field(default_factory=list, description="which epochs do not count, and what is not known")
 
 
 class ProgramRuns(Record):
@@ -191,10 +179,16 @@ class ShowResult(Record):
 
     schema_: str = Field(alias="schema")
     runs: list[RunMetrics]
-    reference: str | None = Field(description="run id of the reference; None for a single run and for several programs")
+    reference: str | None = Field(
+        description="run id of the reference; None for a single run and for several programs. Of several precisions,"
+        " that of the most exact one: each run names its own"
+    )
     scaling: Scaling | None = Field(description="weak: same samples per rank; strong: same global batch")
     notes: list[str]
     programs: list[ProgramRuns] = Field(default_factory=list, description="empty where all runs are of one program")
+    precisions: list[PrecisionRatio] = Field(
+        default_factory=list, description="each precision over the most exact one at the same ranks"
+    )
     without_steps: list[str] = Field(
         default_factory=list, description="run ids of probes and of jobs that made no step, beside runs that did"
     )
@@ -212,6 +206,9 @@ class ListedRun(Record):
     ranks: int
     created_utc: str
     seconds: float | None = Field(description="from the creation of the run to its end; None: it has not ended")
+    silent_s: float | None = Field(
+        None, description="since anything was written to a run that has not ended; None: it has ended"
+    )
     throughput: Interval | None = Field(description="samples/s of the whole job; None: not measured")
     finding: str | None = Field(description="the first finding of its last explanation; None: not explained")
 
@@ -236,30 +233,20 @@ class UsageSeries(Record):
     """One quantity over the time of a run; each value holds until its moment, since the moment before."""
 
     name: Literal[
-        "step", "slowest step", "cpus", "memory", "read", "storage read", "network sent", "gpu busy", "gpu memory"
+        "step",
+        "slowest step",
+        "cpus",
+        "memory",
+        "read",
+        "storage read",
+        "reads",
+        "network sent",
+        "gpu busy",
+        "gpu memory",
     ]
-    unit: Literal["s", "CPUs", "bytes", "bytes/s", "share"]
+    unit: Literal["s", "CPUs", "bytes", "bytes/s", "reads/s", "share"]
     times_s: list[float] = Field(description="after the first step began")
     values: list[float | None]
-
-
-class Operator(Record):
-    """One operator or kernel in a profiler window."""
-
-    name: str
-    kind: Literal["operator", "kernel"]
-    calls: int = Field(ge=0)
-    self_s: float = Field(description="without the operators that it calls")
-
-
-class OperatorSummary(Record):
-    """The operators and kernels with most self time in a profiler window of one rank."""
-
-    rank: int
-    first_step: int
-    steps: int = Field(ge=1)
-    total_s: dict[str, float] = Field(description="kind → self time of all of that kind, not only of those listed")
-    operators: list[Operator] = Field(description="by kind, the largest first")
 
 
 class RunDetail(Record):

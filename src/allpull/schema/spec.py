@@ -46,6 +46,11 @@ class SshSpec:
 
     python: str = option("", "Python on those hosts; empty: the same path as here")
     ship: bool = option(False, "first copy allpull's own code there with rsync")
+    carry: str = option(
+        "",
+        "folder of your program, such as . for the working directory, to copy with rsync to hosts that do not share the"
+        " run directory; empty: the program is there already",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +131,12 @@ class WatchSpec:
     trace_every: int = option(0, "steps from one profiler window to the next; 0: none", ge=0, le=10**9)
     trace_steps: int = option(3, "steps of a profiler window", ge=1, le=1000)
     trace_first: int = option(5, "first step of the first profiler window", ge=0, le=10**9)
+    check_replicas: int = option(
+        0,
+        "steps between digests of all parameters and buffers, which should agree on all ranks; 0: none",
+        ge=0,
+        le=10**9,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

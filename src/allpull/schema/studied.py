@@ -6,17 +6,21 @@ and hosts alone: speed-ups exist within a series.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field
 
 from allpull.schema.base import Record
 from allpull.schema.results import Interval, RunMetrics
 
-Value = Annotated[bool | int | float | str, Field(union_mode="left_to_right")]
+Value = bool | int | float | str  # pydantic keeps the exact type: 1 stays a number, "yes" a text
 Parameters = dict[str, Value]
-"""Parameter → value: ``ranks``, ``hosts``, ``launcher``, an option (``train.batch``), ``env.NAME``, or the name of a
-placeholder in the command."""
+"""Parameter → value.
+
+A parameter is ``ranks``, ``hosts``, ``launcher``, an option such as ``train.batch``, ``env.`` and the name of a
+variable,
+or the name of a placeholder in the command.
+"""
 
 PointState = Literal["missing", "completed", "failed", "timeout", "skipped"]
 
@@ -35,6 +39,7 @@ class PlannedPoint(Record):
     cost_from: str | None = Field(None, description="what the expectation is based on")
     repeats: int
     done: int = Field(ge=0, description="repeats that completed")
+    labels: list[str] = Field([], description="of the parts of the study that it belongs to")
 
 
 class PublishedPoint(Record):
@@ -44,14 +49,40 @@ class PublishedPoint(Record):
     nodes: int | None
     batch_per_rank: int | None
     precision: str | None
-    images_per_s: float | None
+    images_per_s: float | None = Field(description="of the whole job")
     speedup: float | None
+    speedup_base: str | None = Field(None, description="over what; None: over the smallest size of the series")
     efficiency: float | None
     train_time_s: float | None
     epoch_time_s: float | None
-    workers: int | None
+    workers: int | None = Field(description="processes that load data, per rank")
     gpu: str
-    caveat: str | None
+    parallel_efficiency: float | None = Field(None, description="POP, with the next two")
+    load_balance: float | None = None
+    communication_efficiency: float | None = None
+    curve: str | None = Field(None, description="the run in `curves` of its series")
+    caveat: str | None = Field(description="what to know before it is compared")
+
+
+class PublishedEpoch(Record):
+    """One epoch of a published learning curve; None: not published."""
+
+    epoch: int
+    end_s: float = Field(description="its end, since that of the first epoch recorded")
+    images_per_s: float | None
+    train_top1: float | None = Field(description="share of samples, as all accuracies")
+    train_top5: float | None
+    test_top1: float | None
+    test_top5: float | None
+
+
+class PublishedCurve(Record):
+    """The epochs of one published run."""
+
+    run: str
+    ranks: int
+    batch_per_rank: int | None
+    epochs: list[PublishedEpoch]
 
 
 class PublishedSeries(Record):
@@ -62,6 +93,7 @@ class PublishedSeries(Record):
     framework: str
     source: str
     points: list[PublishedPoint]
+    curves: list[PublishedCurve] = Field([], description="learning curves, fewest ranks first")
 
 
 class Changed(Record):
@@ -86,6 +118,47 @@ class StudyPlan(Record):
     published: list[PublishedSeries]
     changed: list[Changed]
     notes: list[str]
+
+
+class StudyRecord(Record):
+    """``study.json``: which study a directory holds, and its points, so that it is read without what made them."""
+
+    schema_: str = Field(alias="schema")
+    name: str
+    title: str
+    scaling: Literal["weak", "strong"] | None
+    created_utc: str
+    allpull: str = Field(description="version of allpull")
+    sha256: str = Field(description="of study.toml")
+    repeats: int = Field(description="runs of each point; with half_width: at most")
+    half_width: float | None
+    points: list[RecordedPoint]
+    published: list[str] = Field(description="names of published series")
+    changed: list[Changed]
+    notes: list[str] = Field([], description="those of the study file")
+
+
+class RecordedPoint(Record):
+    """A point of ``study.json``."""
+
+    id: str
+    parameters: Parameters
+    series: Parameters
+    ranks: int
+    hosts: int
+    labels: list[str] = Field([], description="of the parts of the study that it belongs to")
+
+
+class Attempt(Record):
+    """A line of ``attempts.jsonl``: how one repeat of a point went."""
+
+    point: str
+    repeat: int = Field(ge=0)
+    run: str | None = Field(description="name of its run directory; None: it has none")
+    state: PointState
+    seconds: float = Field(ge=0, description="wall time, start and end of the job included")
+    rank_s: float = Field(ge=0, description="ranks × seconds")
+    reason: str | None = Field(None, description="why it did not complete")
 
 
 class PointRun(Record):
@@ -114,6 +187,19 @@ class StudyPoint(Record):
     epoch_s: Interval | None = Field(None, description="seconds of an epoch, all parts")
     time_to_solution_s: Interval | None = None
     epoch_speedup: Interval | None = Field(None, description="by epoch time, over the smallest point of its series")
+    labels: list[str] = Field([], description="of the parts of the study that it belongs to")
+
+
+class SeriesRatio(Record):
+    """Throughput of one series over that of another, which differ in one parameter alone: FP16 over FP32, say."""
+
+    parameter: str
+    value: Value
+    base: Value = Field(description="the value of the series that is divided by")
+    series: Parameters = Field(description="what both have in common")
+    ranks: int
+    hosts: int
+    ratio: Interval
 
 
 class StudyResult(Record):
@@ -128,3 +214,4 @@ class StudyResult(Record):
     published: list[PublishedSeries]
     changed: list[Changed]
     notes: list[str]
+    ratios: list[SeriesRatio] = Field(default_factory=list, description="between series, at each size")

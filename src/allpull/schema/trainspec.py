@@ -10,18 +10,24 @@ from allpull.schema.option import option
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataSpec:
-    """Which samples, and how they are prepared. Options marked packs apply to the data set `pack`."""
+    """Which samples, and how they are prepared. Options marked packs or imagefolder apply to that data set."""
 
     name: str = option("digits", "data set: a name from `allpull train --list-data`")
     path: str = option(
         "",
         "folder of the data set, empty: where it is usually installed; pack: folder that holds packs train and val,"
-        " or a pack",
+        " or a pack; imagefolder: folder that holds train and val with a folder per class, or such a part",
     )
     test_path: str = option(
-        "", "packs: pack of the test part; empty: the folder val, or test, next to train in data.path"
+        "",
+        "packs, imagefolder: the test part; empty: the folder val, or test, next to train in data.path",
     )
-    limit: int = option(0, "use only this many training samples, the first; 0: all (synthetic: 1,280)", ge=0, le=2**31)
+    limit: int = option(
+        0,
+        "use only this many training samples, the first (imagefolder: evenly spaced); 0: all (synthetic: 1,280)",
+        ge=0,
+        le=2**31,
+    )
     size: int = option(
         0,
         "pixels per side of the model's input; 0: those of the data set (224 for synthetic, and for packs unless"
@@ -29,11 +35,14 @@ class DataSpec:
         ge=0,
         le=4096,
     )
-    test_size: int = option(0, "packs: pixels per side in evaluation; 0: data.size", ge=0, le=4096)
+    bands: int = option(0, "synthetic: channels of an image; 0: 3", ge=0, le=4096)
+    classes: int = option(0, "synthetic: classes, or labels with data.multi_label; 0: 1,000", ge=0, le=2**20)
+    multi_label: bool = option(False, "synthetic: each sample has several labels, as in BigEarthNet, not one class")
+    test_size: int = option(0, "packs, imagefolder: pixels per side in evaluation; 0: data.size", ge=0, le=4096)
     test_resize: int = option(
         0,
-        "packs: shorter side to which an image is resized before the centre crop in evaluation; 0: test size × 8/7;"
-        " with crop = whole nothing is cropped unless this is set",
+        "packs, imagefolder: shorter side to which an image is resized before the centre crop in evaluation;"
+        " 0: test size × 8/7; with crop = whole nothing is cropped unless this is set",
         ge=0,
         le=8192,
     )
@@ -46,20 +55,26 @@ class DataSpec:
     )
     growth_epochs: int = option(0, "packs: epochs until images reach data.size; 0: all but the last", ge=0)
     crop: Literal["random", "whole"] = option(
-        "random", "packs: train on a random crop of each image, resized, or on the whole image"
+        "random", "packs, imagefolder: train on a random crop of each image, resized, or on the whole image"
     )
-    min_area: float = option(0.08, "packs: smallest share of an image that a random crop covers", gt=0, le=1)
+    min_area: float = option(
+        0.08, "packs, imagefolder: smallest share of an image that a random crop covers", gt=0, le=1
+    )
     mean: tuple[float, ...] = option(
-        (), "packs: mean of each channel, in the units of the stored values; empty: that of the training pack"
+        (),
+        "packs, imagefolder: mean of each channel, in the units of the stored values; empty: that of the training pack,"
+        " or of ImageNet for imagefolder",
     )
     std: tuple[float, ...] = option(
-        (), "packs: standard deviation of each channel, as data.mean; empty: that of the training pack", gt=0
+        (),
+        "packs, imagefolder: standard deviation of each channel, as data.mean; empty: as data.mean",
+        gt=0,
     )
     shift_pixels: int = option(
         0, "augmentation: shift by up to this many pixels in each direction (not for packs)", ge=0, le=16
     )
     flip: bool = option(False, "augmentation: mirror half of the samples left to right")
-    turn: bool = option(False, "packs: rotate by 0, 90, 180 or 270 degrees, as suits aerial images")
+    turn: bool = option(False, "packs, imagefolder: rotate by 0, 90, 180 or 270 degrees, as suits aerial images")
     mixup: float = option(
         0.0,
         "augmentation: mix pairs of samples with weights from a Beta(mixup, mixup) distribution; 0: off",
@@ -73,24 +88,35 @@ class DataSpec:
         ge=0,
         le=1024,
     )
-    ahead: int = option(2, "packs: batches prepared in advance", ge=1, le=1024)
+    ahead: int = option(
+        2, "packs, imagefolder: batches prepared in advance; imagefolder: by each worker", ge=1, le=1024
+    )
+    workers: int = option(
+        0,
+        "imagefolder: worker processes per rank that read and decode, as of a DataLoader of torch; 0: the rank itself",
+        ge=0,
+        le=1024,
+    )
     block: int = option(
         1, "packs: shuffle blocks of this many neighbouring records, so that reads stay sequential", ge=1
     )
     mixed: int = option(1, "packs: blocks whose records are shuffled together", ge=1)
     by_files: bool = option(False, "packs: each rank trains only on its own files")
     on_odd: Literal["skip", "substitute"] = option(
-        "skip", "packs: a training sample that cannot be decoded is skipped, or replaced by another"
+        "skip", "packs, imagefolder: a training sample that cannot be decoded is skipped, or replaced by another"
     )
     odd_limit: float = option(
         0.01,
-        "packs: share of the samples of a part that may be skipped or replaced in an epoch; beyond it training stops",
+        "packs, imagefolder: share of the samples of a part that may be skipped or replaced in an epoch; beyond it"
+        " training stops",
         ge=0,
         le=1,
     )
     access: Literal["read", "map"] = option("read", "packs: files are read, or mapped into memory")
     resizer: Literal["auto", "opencv", "pillow"] = option(
-        "auto", "packs: library that resizes training images; auto: OpenCV where it is installed"
+        "auto",
+        "packs, imagefolder: library that resizes training images; auto: OpenCV for packs where it is installed,"
+        " else Pillow",
     )
     fast_decode: bool = option(False, "packs: decode JPEG in training with the faster, less exact inverse transform")
     cached: bool = option(False, "repeat the first batch of an epoch: the throughput if input cost nothing")
@@ -138,11 +164,19 @@ class TrainSpec:
     optimizer: Literal["sgd", "lars"] = option("sgd", "optimizer: SGD, or LARS for very large batches")
     momentum: float = option(0.9, "momentum of SGD and LARS", ge=0, lt=1)
     nesterov: bool = option(False, "Nesterov's momentum, for SGD")
-    weight_decay: float = option(1e-4, "weight decay; not applied to norms and biases", ge=0, le=1)
+    weight_decay: float = option(1e-4, "weight decay; see train.decay", ge=0, le=1)
+    decay: Literal["weights", "all"] = option(
+        "weights", "parameters that are decayed: all but norms and biases (weights), or all, as in plain SGD"
+    )
     clip_norm: float = option(0.0, "clip the total gradient norm to this; 0: off", ge=0)
-    schedule: Literal["cosine", "step", "polynomial", "constant"] = option("cosine", "learning-rate schedule")
+    schedule: Literal["cosine", "step", "milestones", "polynomial", "constant"] = option(
+        "cosine", "learning-rate schedule"
+    )
     power: float = option(2.0, "power of the polynomial schedule; 1: linear", gt=0, le=10)
     step_epochs: float = option(30.0, "step schedule: divide by 10 every this many epochs", gt=0)
+    milestones: tuple[float, ...] = option(
+        (), "milestones schedule: divide by 10 after each of these numbers of epochs, such as [30, 60, 80]", gt=0
+    )
     warmup_epochs: float = option(1.0, "epochs over which the learning rate rises to its full value", ge=0)
     label_smoothing: float = option(0.0, "label smoothing of the cross-entropy", ge=0, lt=1)
     accumulate: int = option(
@@ -177,6 +211,15 @@ class TrainSpec:
     checkpoint_every: int = option(0, "steps between checkpoints; 0: at the end of each epoch", ge=0)
     keep_checkpoints: int = option(2, "checkpoints kept, newest last", ge=1, le=1000)
     stop_after: int = option(0, "stop after this many steps in total, as if interrupted; 0: never", ge=0)
+    check_replicas: int = option(
+        0,
+        "steps between digests of all parameters and buffers, which should agree on all ranks; 0: none",
+        ge=0,
+        le=10**9,
+    )
+    stop_at_top1: float = option(
+        0.0, "stop after the evaluation whose top-1 accuracy is at least this, as a fraction; 0: never", ge=0, le=1
+    )
     save_on_term: bool = option(
         False,
         "on SIGTERM, write a checkpoint and end within launch.grace_s, as SIGUSR1 always does; always on in job"
@@ -185,6 +228,9 @@ class TrainSpec:
     resume: str = option("", "run directory or checkpoint file to resume from; empty: start from scratch")
     log_every: int = option(
         10, "steps between points of the training-loss curve; points are written ten at a time", ge=1
+    )
+    log_accuracy: bool = option(
+        False, "also record the training batches' top-1 and top-5 accuracy as curves; one class per sample, no mixup"
     )
 
 

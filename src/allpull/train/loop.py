@@ -22,7 +22,7 @@ from allpull.train.evaluate import EvaluationPlan, evaluate
 from allpull.train.learner import checkpoints_of, learner_of
 from allpull.train.metrics.loss import summed_loss
 from allpull.train.metrics.loss_curve import LossCurve
-from allpull.train.metrics.score import Score
+from allpull.train.metrics.score import Score, top_hits
 from allpull.train.numerics.cuda_graph import StepGraph
 from allpull.train.optim.optimizer import learning_rate, set_rate
 from allpull.train.parallel.ranks import Ranks
@@ -34,7 +34,8 @@ from allpull.train.prepare import Prepare
 class History:
     """The result of a training: the mean ``losses`` of the steps of this run, and the last score.
 
-    ``warned``: it stopped after a warning (``preemption``); ``ended``: all epochs are done.
+    ``warned``: it stopped after a warning (``preemption``); ``ended``: all epochs are done, or ``train.stop_at_top1``
+    is reached.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -56,13 +57,13 @@ def train(spec: RunSpec, ranks: Ranks, directory: Path, warned: Callable[[], boo
     training = Training(spec, ranks, directory / layout.CHECKPOINTS, warned)
     try:
         unfinished = True
-        while unfinished and training.progress.epoch < spec.train.epochs:
+        while unfinished and training.progress.epoch < spec.train.epochs and not training.reached:
             is_whole = training.progress.in_epoch == 0
             unfinished = training.epoch()
             training.bad_samples.report(
                 training.progress.epoch - unfinished, training.progress.step, check_limit=is_whole and unfinished
             )
-        training.history.ended = training.progress.epoch >= spec.train.epochs
+        training.history.ended = training.progress.epoch >= spec.train.epochs or training.reached
         if training.history.ended and training.history.score is None:
             training.evaluate()  # restarted after the last epoch: the score is in older records
         training.checkpoints.finish()
@@ -89,6 +90,9 @@ class Training:
             epochs=train.epochs,
         )
         self.facts = facts = self.feed.facts
+        if facts.multi_label and (train.log_accuracy or train.stop_at_top1):
+            option = "train.log_accuracy" if train.log_accuracy else "train.stop_at_top1"
+            raise BadInput(f"{option}: samples of {spec.data.name} have several labels each", hint=f"omit {option}")
         self.bad_samples = BadSampleReport(self.feed.bad_samples, ranks, checkpoints.parent, spec.data.odd_limit)
         self.prepare = Prepare(facts, device=ranks.device, dtype=dtype, mixup=spec.data.mixup, seed=train.seed)
         self.learner = learner = learner_of(spec, facts, ranks)
@@ -128,9 +132,16 @@ class Training:
         last = progress.epoch == train.epochs
         if last or progress.epoch % train.evaluate_every == 0:
             self.evaluate()
+            last = last or self.reached
         if last or not train.checkpoint_every:
             self.save()
         return True
+
+    @property
+    def reached(self) -> bool:
+        """Whether the last evaluation reached ``train.stop_at_top1``; the same on all ranks."""
+        score, wanted = self.history.score, self.spec.train.stop_at_top1
+        return bool(wanted and score is not None and score.top1 is not None and score.top1 >= wanted)
 
     def step(self, batch: Batch, images: Tensor, targets: Tensor) -> None:
         """One step on one global batch; ``images`` and ``targets`` are this rank's share of it."""
@@ -149,9 +160,12 @@ class Training:
             learner.average.after(progress.step)
 
     def learn(self, images: Tensor, targets: Tensor, samples: int, global_samples: int) -> Tensor:
-        """Forward, backward and optimizer; this rank's share of the mean loss over the global batch."""
+        """Forward, backward and optimizer; this rank's share of the mean over the global batch of the loss.
+
+        With ``train.log_accuracy``: of [loss, top-1, top-5].
+        """
         train, learner = self.spec.train, self.learner
-        losses = []
+        shares = []
         for number, (inputs, labels) in enumerate(micro_batches(images, targets, train.accumulate), start=1):
             counts = int(samples > 0 and number <= len(images))  # a borrowed sample (loader.batches) weighs 0
             learner.weight.value = float(counts)
@@ -164,12 +178,15 @@ class Training:
                     share = summed * counts / global_samples
                 with learner.phase("backward"):
                     learner.precision.backward(share * self.ranks.ranks)  # the exchange averages over ranks
-            losses.append(share.detach())
+            shares.append(share.detach())
+            if train.log_accuracy:
+                hits = top_hits(logits.detach(), labels).double() * counts / global_samples
+                shares[-1] = torch.cat([shares[-1].reshape(1), hits])
         learner.shared.after_backward()
         with learner.phase("optimizer"):
             clip = partial(learner.shared.clip, train.clip_norm) if train.clip_norm else None
             learner.precision.step(learner.optimizer, clip)
-        return sum(losses[1:], losses[0])
+        return sum(shares[1:], shares[0])
 
     def evaluate(self) -> None:
         """Score the model, or its moving average, on the test part; batch statistics are averaged over ranks."""
@@ -183,8 +200,13 @@ class Training:
             forward=learner.evaluation_logits,
         )
         samples = partial(self.feed.evaluation, train.evaluate_batch)
-        self.history.score = evaluate(learner.shared, samples, self.ranks, plan, average=learner.average)
-        for name, value in {**self.history.score.metrics(), **learner.precision.metrics()}.items():
+        self.history.score = score = evaluate(learner.shared, samples, self.ranks, plan, average=learner.average)
+        if self.reached and self.ranks.rank == 0 and self.progress.epoch < train.epochs:
+            marks.remark(
+                f"train.stop_at_top1: test top-1 {score.top1:.4f} reached {train.stop_at_top1:g} "
+                f"after {self.progress.epoch:,} of {train.epochs:,} epochs"
+            )
+        for name, value in {**score.metrics(), **learner.precision.metrics()}.items():
             marks.metric(name, value)
 
     def save(self) -> None:

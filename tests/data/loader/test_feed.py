@@ -14,8 +14,9 @@ from allpull import marks
 from allpull.data.datasets import digits
 from allpull.data.datasets.dataset import Part, with_statistics
 from allpull.data.datasets.synthetic import synthetic
+from allpull.data.loader.applicable import FOR_FILES, FOR_FOLDERS_ALONE, FOR_PACKS_ALONE
 from allpull.data.loader.batches import Plan, evaluation_batches, training_batches
-from allpull.data.loader.memory_feed import FOR_PACKS, MemoryFeed
+from allpull.data.loader.memory_feed import MemoryFeed
 from allpull.data.loader.open_feed import check, known, open_feed
 from allpull.data.loader.progressive_resize import Growth, growth
 from allpull.errors import BadInput, UnknownName
@@ -74,16 +75,20 @@ def test_evaluation_may_be_shared_otherwise_than_training(rank, ranks):
 def test_every_option_of_packs_is_named_in_one_error():
     other = {"crop": "whole", "on_odd": "substitute", "access": "map", "resizer": "pillow", "min_area": 0.5}
     other |= {"test_path": "x", "turn": True, "by_files": True, "fast_decode": True}
-    data = DataSpec(**{name: other.get(name, 7) for name in FOR_PACKS})
+    data = DataSpec(**{name: other.get(name, 7) for name in (*FOR_FILES, *FOR_PACKS_ALONE)})
     for door in (feed_of, check):
         with pytest.raises(BadInput) as caught:
             door(data)
-        assert all(f"data.{name}" in caught.value.message for name in FOR_PACKS)
+        assert all(f"data.{name}" in caught.value.message for name in (*FOR_FILES, *FOR_PACKS_ALONE))
 
 
 def test_no_option_that_says_it_is_for_packs_is_forgotten():
-    said = {one.name for one in fields(DataSpec) if one.metadata["help"].startswith("packs:")}
-    assert said == set(FOR_PACKS)
+    said = {kind: set() for kind in ("packs", "packs, imagefolder", "imagefolder")}
+    for one in fields(DataSpec):
+        kind = one.metadata["help"].partition(":")[0]
+        if kind in said:
+            said[kind].add(one.name)
+    assert list(said.values()) == [set(FOR_PACKS_ALONE), set(FOR_FILES), set(FOR_FOLDERS_ALONE)]
 
 
 def test_what_is_in_memory_is_not_resized():
@@ -121,6 +126,20 @@ def test_synthetic_pictures_are_uniform_bytes_of_any_size_that_all_differ():
     assert same([batch], [again])
     assert not same([batch], [other])
     assert (feed.facts.classes, feed.facts.channels, feed.facts.test_samples) == (1000, 3, 256)
+
+
+def test_synthetic_data_may_have_any_bands_and_labels():
+    """As BigEarthNet: 12 bands, 43 labels, about three of them per sample."""
+    data = DataSpec(name="synthetic", size=8, limit=400, bands=12, classes=43, multi_label=True)
+    feed = feed_of(data, global_batch=400)
+    (batch,) = feed.training(0)
+    assert (feed.facts.channels, feed.facts.classes, feed.facts.multi_label) == (12, 43, True)
+    assert batch.images.shape == (400, 8, 8, 12)
+    assert batch.labels.shape == (400, 43)
+    assert set(np.unique(batch.labels)) == {0, 1}
+    assert batch.labels.sum(1).mean() == pytest.approx(3, abs=1)
+    (single,) = feed_of(DataSpec(name="synthetic", size=8, limit=400, classes=7), global_batch=400).training(0)
+    assert set(single.labels) == set(range(7))
 
 
 def test_synthetic_batches_are_made_once_and_given_in_turn():

@@ -30,6 +30,7 @@ from allpull.schema.run import RunRecord
 STARTS = {
     "train": Start(starter="train", launcher="local"),
     "train, pack": Start(starter="train", launcher="local", packed=True, batch=32, checkpoint_every=50),
+    "train, image folder": Start(starter="train", launcher="local", folder=True),
     "train on slurm": Start(starter="train", launcher="slurm", on_slurm=True),
     "train over ssh": Start(starter="train", launcher="ssh"),
     "train by mpi": Start(starter="train", launcher="mpi", by_mpi=True),

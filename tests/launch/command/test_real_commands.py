@@ -103,6 +103,26 @@ def test_hosts_that_share_no_folder_run_it_in_the_same_place(run_cli, ssh_hosts,
     assert ranks_of(tmp_path / "runs") == [(0, 2, "node1"), (1, 2, "node2")]
 
 
+@pytest.mark.ssh
+def test_code_is_carried_to_hosts_that_share_no_folder(run_cli, ssh_hosts, program, tmp_path):
+    before = set(ssh_hosts.left())
+    (program / "helper.py").write_text("WORD = 'from here'\n")
+    script = "import helper, sys\nsys.argv.append(helper.WORD)\n" + PROGRAM
+    (program / "train it.py").write_text(script)
+    options = ("run", "-n", "2", "--launcher", "ssh:node[1-2]", "--out", str(tmp_path / "runs"), *QUIET)
+    absolute = run_cli(
+        *options, "--set", "ssh.carry=.", "--", str(program / "train it.py"), cwd=program, **ssh_hosts.environment
+    )
+    assert absolute.returncode == 2
+    assert "give its path from the working directory" in absolute.stderr
+    done = run_cli(*options, "--set", "ssh.carry=.", "--", "train it.py", cwd=program, **ssh_hosts.environment)
+    assert done.returncode == 0, done.stderr
+    assert "2 files" in done.stderr
+    assert sorted(done.stdout.split().count(word) for word in ("from", "here")) == [2, 2]
+    assert {(rank, host) for rank, _, host in ranks_of(tmp_path / "runs")} == {(0, "node1"), (1, "node2")}
+    assert not [name for name in set(ssh_hosts.left()) - before if name.startswith("allpull")]
+
+
 def test_a_host_without_the_folder_of_the_command_says_so(tmp_path):
     job = {"command": ["{python}", "x.py"], "cwd": str(tmp_path / "nowhere"), "bind": "none", "directory": "/x"}
     (tmp_path / "job.json").write_text(json.dumps(job))

@@ -63,6 +63,8 @@ def test_sections_come_in_reading_order_and_each_loads():
         "findings",
         "runs",
         "losses",
+        "pop",
+        "epochs",
         "throughput",
         "phases",
         "timeline",
@@ -72,7 +74,7 @@ def test_sections_come_in_reading_order_and_each_loads():
         "operators",
         "learning",
     ]
-    assert names()[:15] == [*first, "programs", "environment", "method"]
+    assert names()[:17] == [*first, "programs", "environment", "method"]
     assert all(callable(SECTIONS.load(name)) for name in names())
 
 

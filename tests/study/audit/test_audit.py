@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allpull.errors import BadInput
+from allpull.published.figures import Figure
 from allpull.schema.audited import AuditFinding
-from allpull.study.audit.figures import Figure
 from allpull.study.audit.run import PUBLISHED, audit_tables
 
 COLUMNS = ("series", "gpus", "batch_per_gpu", "images_per_sec", "speedup", "efficiency", "train_time_s", "notes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
@@ -79,6 +80,24 @@ def test_points_are_told_before_the_epoch_ends():
     curve, _ = told([0.5] * 250, every=10, epoch_steps=10_000)
     assert list(curve.points) == [*range(10, 201, 10)]
     assert POINTS_AT_ONCE == 10
+
+
+def test_accuracies_are_points_of_the_same_steps_and_begin_where_they_are_known():
+    """Steps before a resume have a loss from the checkpoint, and no accuracy."""
+    heard = []
+    before = marks.listen(SimpleNamespace(metric=lambda *point: heard.append(point)))
+    try:
+        kept = LossCurve(ALONE, every=2)
+        kept.of_epoch = [4.0, 2.0, 1.0]
+        for step, top1 in ((4, 0.25), (5, 0.5), (6, 1.0)):
+            kept.add(torch.tensor([3.0, top1, 1.0]), step)
+        kept.end_epoch(6)
+    finally:
+        marks.listen(before)
+    assert heard == [
+        *[("train_loss", 3.0, 2), ("train_loss", 2.0, 4), ("train_top1", 0.25, 4), ("train_top5", 1.0, 4)],
+        *[("train_loss", 3.0, 6), ("train_top1", 0.75, 6), ("train_top5", 1.0, 6)],
+    ]
 
 
 def test_a_loss_that_is_no_number_is_said_once():

@@ -42,6 +42,33 @@ def test_step_schedule_divides_by_ten_each_thirty_epochs(epoch, factor):
     assert rate == pytest.approx(0.1 * factor)
 
 
+@pytest.mark.parametrize(("epoch", "factor"), [(5, 1.0), (29, 1.0), (30, 0.1), (60, 0.01), (79, 0.01), (80, 0.001)])
+def test_milestones_divide_by_ten_after_30_60_and_80_epochs(epoch, factor):
+    """The schedule of HAL's 90 epochs; the warm-up of 5 is within the first 30."""
+    spec = TrainSpec(epochs=90, lr=0.1, warmup_epochs=5.0, schedule="milestones", milestones=(30.0, 60.0, 80.0))
+    rate = learning_rate(spec, global_batch=512, step=epoch * 10, steps_per_epoch=10)
+    assert rate == pytest.approx(0.2 * factor)
+    assert learning_rate(spec, global_batch=512, step=24, steps_per_epoch=10) == pytest.approx(0.1)
+
+
+def test_all_parameters_decay_as_in_plain_sgd():
+    """One step of torch's own SGD on every parameter gives the same weights; gamma and biases shrink too."""
+    made = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        made.append(MODELS.load("resnet8")(1, 10, 16, "batch"))
+    ours, theirs = made
+    options = {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.05}
+    for model, optimizer in (
+        (ours, sgd(ours, TrainSpec(**options, decay="all"))),
+        (theirs, torch.optim.SGD(theirs.parameters(), **options)),
+    ):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    assert all(torch.equal(one, other) for one, other in zip(ours.parameters(), theirs.parameters(), strict=True))
+
+
 def test_cosine_ends_near_nothing_and_never_rises():
     spec = TrainSpec(epochs=4, lr=0.1, warmup_epochs=0.0)
     rates = [learning_rate(spec, global_batch=256, step=step, steps_per_epoch=25) for step in range(100)]

@@ -70,17 +70,7 @@ def io_series(
         counted: the counters, cumulative ones. The first decides where a rank was measured.
         key: the column of whose counters they are, such as ``nic`` where ``counters`` are of interfaces.
     """
-    curves: dict[str, list[tuple[Times, dict[str, Floats]]]] = {}
-    left_out = []
-    for (host,), of_host in counters.sort("t_ns").group_by("host", maintain_order=True):
-        if alignment is not None and host not in alignment:
-            left_out.append(str(host))
-            continue
-        for _, of_rank in of_host.group_by(key, maintain_order=True):
-            times = of_rank["t_ns"].to_numpy()
-            times = times if alignment is None else alignment.aligned_ns(str(host), times)
-            figures = {name: of_rank[name].cast(pl.Float64).to_numpy() for name in counted}
-            curves.setdefault(str(host), []).append((times, figures))
+    curves, left_out = _curves(counters, alignment, counted, key)
     of_hosts = [np.unique(np.concatenate([times for times, _ in ranks])) for ranks in curves.values()]
     edges = _at_most(max(of_hosts, key=len, default=np.zeros(1, dtype=np.int64)), MAX_INTERVALS)
     every = [curve for ranks in curves.values() for curve in ranks]
@@ -92,8 +82,57 @@ def io_series(
         end_ns=edges[1:],
         per_s={name: _sum(table) / (np.diff(edges) / NS_PER_S) for name, table in growth.items()},
         ranks=(~np.isnan(growth[counted[0]])).sum(axis=0),
-        left_out=tuple(left_out),
+        left_out=left_out,
     )
+
+
+def growth_within(
+    counters: pl.DataFrame, alignment: Alignment | None, intervals: tuple[Times, Times], counted: Sequence[str]
+) -> dict[str, float | None]:
+    """By how much each counter grew within disjoint ``intervals`` (begins and ends, on the shared clock), over ranks.
+
+    None where a rank was not measured throughout.
+    """
+    edges = np.unique(np.concatenate(intervals))
+    is_inside = np.isin(edges[:-1], intervals[0])
+    curves, _ = _curves(counters, alignment, counted, "rank")
+    totals = {
+        name: sum(
+            float(_growth(edges, times, of[name])[is_inside].sum()) for ranks in curves.values() for times, of in ranks
+        )
+        for name in counted
+    }
+    return {name: None if np.isnan(total) else total for name, total in totals.items()}
+
+
+def sampled_by_all(
+    counters: pl.DataFrame, alignment: Alignment | None, ranks: int, counter: str
+) -> tuple[int, int] | None:
+    """The time in which ``counter`` of every rank was sampled, on the shared clock; None where one never was."""
+    curves, _ = _curves(counters.drop_nulls(counter), alignment, [counter], "rank")
+    times = [times for of_host in curves.values() for times, _ in of_host]
+    if len(times) < ranks:
+        return None
+    first_ns, last_ns = max(int(one[0]) for one in times), min(int(one[-1]) for one in times)
+    return (first_ns, last_ns) if first_ns < last_ns else None
+
+
+def _curves(
+    counters: pl.DataFrame, alignment: Alignment | None, counted: Sequence[str], key: str
+) -> tuple[dict[str, list[tuple[Times, dict[str, Floats]]]], tuple[str, ...]]:
+    """The samples of each ``key`` by host, aligned; and the hosts whose clock is unknown."""
+    curves: dict[str, list[tuple[Times, dict[str, Floats]]]] = {}
+    left_out = []
+    for (host,), of_host in counters.sort("t_ns").group_by("host", maintain_order=True):
+        if alignment is not None and host not in alignment:
+            left_out.append(str(host))
+            continue
+        for _, of_rank in of_host.group_by(key, maintain_order=True):
+            times = of_rank["t_ns"].to_numpy()
+            times = times if alignment is None else alignment.aligned_ns(str(host), times)
+            figures = {name: of_rank[name].cast(pl.Float64).to_numpy() for name in counted}
+            curves.setdefault(str(host), []).append((times, figures))
+    return curves, tuple(left_out)
 
 
 def epoch_spans(events: Mapping[int, EventLog]) -> pl.DataFrame:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from allpull.schema.results import Io
+from allpull.schema.reading import Io
 from allpull.units import NS_PER_S
 
 

@@ -37,7 +37,7 @@ def pauses(
 
     ``waits``: the result of ``waits``, on ``clock``; None: unknown.
     """
-    spans = clock.shared(_spans(events), ("begin_ns", "end_ns"))
+    spans = clock.shared(pause_spans(events), ("begin_ns", "end_ns"))
     pauses = []
     for name in NAMES:
         of_name = spans.filter(pl.col("name") == name)
@@ -73,7 +73,8 @@ def waits(every: pl.DataFrame, matched: Matched, ranks: int) -> pl.DataFrame:
     return pl.concat([called.cast(WAITS_SCHEMA), reduced.cast(WAITS_SCHEMA)])
 
 
-def _spans(events: Mapping[int, EventLog]) -> pl.DataFrame:
+def pause_spans(events: Mapping[int, EventLog]) -> pl.DataFrame:
+    """Every evaluation and checkpoint, columns ``SPANS_SCHEMA``; moments of each rank's own clock."""
     rows = [
         (rank, span.name, span.step, span.begin_ns, span.end_ns)
         for rank, log in events.items()
@@ -97,7 +98,7 @@ def _pause(
         last_ns = pl.lit(waits["end_ns"].max(), dtype=pl.Int64())  # after the last step no waiting is recorded
         recorded = spans.filter(pl.col("begin_ns") < last_ns)
         if not recorded.is_empty():
-            waited = _during(waits.filter(~pl.col("rank").is_in(does)), _union(recorded))
+            waited = _during(waits.filter(~pl.col("rank").is_in(does)), union(recorded))
             waited_s = sum(waited.values()) / (ranks - len(does))
             waited_in = max(waited, key=lambda place: waited[place]) if waited_s > 0 else None
     return Pause(
@@ -111,10 +112,12 @@ def _pause(
     )
 
 
-def _union(spans: pl.DataFrame) -> tuple[Moments, Moments]:
+def union(spans: pl.DataFrame) -> tuple[Moments, Moments]:
     """Begins and ends of the disjoint intervals that ``spans`` cover, ascending."""
     ordered = spans.sort("begin_ns")
     begins, ends = ordered["begin_ns"].to_numpy(), np.maximum.accumulate(ordered["end_ns"].to_numpy())
+    if not begins.size:
+        return begins, ends
     is_new = np.append([True], begins[1:] > ends[:-1])
     return begins[is_new], ends[np.append(np.flatnonzero(is_new)[1:] - 1, ends.size - 1)]
 

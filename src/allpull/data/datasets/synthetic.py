@@ -11,13 +11,19 @@ from allpull.units import show_bytes
 SAMPLES = 1280
 TEST_SAMPLES = 256
 SIZE = 224
-CHANNELS = 3
+BANDS = 3
 CLASSES = 1000
+LABELS = 3  # positive labels per sample, on average; BigEarthNet has 2.9 of 43 (Sumbul et al. 2019)
 SHIFT_BYTES = 64  # offset between images: memory is 64 bytes per sample plus one image
 
 
-def synthetic(*, samples: int = 0, size: int = 0, seed: int = 0) -> Dataset:
-    """``samples`` (0: 1,280) training images, 256 test images, [n, size, size, 3] (0: 224 pixels); 1,000 classes.
+def synthetic(
+    *, samples: int = 0, size: int = 0, bands: int = 0, classes: int = 0, multi_label: bool = False, seed: int = 0
+) -> Dataset:
+    """``samples`` training images and 256 test images [n, size, size, bands], each of one class or with several labels.
+
+    0 stands for 1,280 samples, 224 pixels, 3 bands and 1,000 classes. With ``multi_label``, labels are zeros and ones
+    [n, classes], about three of them ones.
 
     Image i starts 64·i bytes into one stream of random bytes: all differ, and any number needs little memory. Mean
     and standard deviation are those of a uniform byte.
@@ -26,8 +32,8 @@ def synthetic(*, samples: int = 0, size: int = 0, seed: int = 0) -> Dataset:
         BadInput: they do not fit in memory.
     """
     generator = np.random.Generator(np.random.Philox(key=[seed, 0]))
-    samples, size = samples or SAMPLES, size or SIZE
-    total, image_bytes = samples + TEST_SAMPLES, size * size * CHANNELS
+    samples, size, bands, classes = samples or SAMPLES, size or SIZE, bands or BANDS, classes or CLASSES
+    total, image_bytes = samples + TEST_SAMPLES, size * size * bands
     needed = (total - 1) * SHIFT_BYTES + image_bytes
     try:
         stream = generator.integers(0, 256, needed, np.uint8)
@@ -37,13 +43,17 @@ def synthetic(*, samples: int = 0, size: int = 0, seed: int = 0) -> Dataset:
             hint="set a smaller data.limit",
         ) from None
     windows = np.lib.stride_tricks.sliding_window_view(stream, image_bytes)[::SHIFT_BYTES]
-    images = windows.reshape(total, size, size, CHANNELS)  # a view
-    labels = generator.integers(0, CLASSES, total)
+    images = windows.reshape(total, size, size, bands)  # a view
+    if multi_label:
+        ones = (generator.random(total + classes - 1) < min(0.5, LABELS / classes)).astype(np.int64)
+        labels = np.lib.stride_tricks.sliding_window_view(ones, classes)  # another view
+    else:
+        labels = generator.integers(0, classes, total)
     return Dataset(
         name="synthetic",
         train=Part(images=images[:samples], labels=labels[:samples]),
         test=Part(images=images[samples:], labels=labels[samples:]),
-        classes=CLASSES,
+        classes=classes,
         mean=127.5,
         std=((256**2 - 1) / 12) ** 0.5,
     )

@@ -17,23 +17,6 @@ from allpull.data.loader.pool import slots
 from allpull.errors import BadInput
 from allpull.schema.trainspec import DataSpec
 
-FOR_PACKS = (
-    *("test_path", "test_size", "test_resize", "first_size", "growth_epochs", "crop", "min_area", "mean", "std"),
-    *(
-        "turn",
-        "threads",
-        "ahead",
-        "block",
-        "mixed",
-        "by_files",
-        "on_odd",
-        "odd_limit",
-        "access",
-        "resizer",
-        "fast_decode",
-    ),
-)
-"""Options of ``DataSpec`` that apply only to packs."""
 DIGEST_IMAGES = 64
 
 
@@ -110,22 +93,6 @@ def _copied(batch: Batch) -> Batch:
     (kept,) = slots(1, batch.images.shape, batch.images.dtype.str)
     kept[:] = batch.images
     return dataclasses.replace(batch, images=kept)
-
-
-def refuse_pack_options(data: DataSpec) -> None:
-    """Refuse options of ``data`` that apply only to packs.
-
-    Raises:
-        BadInput: there are some; all are named.
-    """
-    default = DataSpec()
-    given = [name for name in FOR_PACKS if getattr(data, name) != getattr(default, name)]
-    if given:
-        names = ", ".join(f"data.{name}" for name in given)
-        raise BadInput(
-            f"{names}: only for packs, and data.name is '{data.name}'",
-            hint="omit them, or make a pack with allpull pack and set data.name = pack",
-        )
 
 
 def refuse_size(data: DataSpec, dataset: Dataset) -> None:

@@ -1,6 +1,7 @@
 """Open the data of a specification as a feed of one rank's batches.
 
-The data are a data set in memory (``DATASETS``), synthetic, or a pair of packs (``pack``). The trainer and the probes
+The data are a data set in memory (``DATASETS``), synthetic, a pair of packs (``pack``), or a pair of folders of image
+files (``imagefolder``). The trainer and the probes
 use all of them alike.
 """
 
@@ -9,23 +10,25 @@ from __future__ import annotations
 from allpull import marks
 from allpull.data.datasets.dataset import DATASETS, Dataset, read
 from allpull.data.datasets.synthetic import synthetic
+from allpull.data.loader.applicable import refuse_in_folder, refuse_in_memory, refuse_in_pack
 from allpull.data.loader.batches import Plan
 from allpull.data.loader.feed import Facts, Feed
-from allpull.data.loader.memory_feed import MemoryFeed, refuse_pack_options, refuse_size
+from allpull.data.loader.folder_feed import FolderFeed, inspect_folders
+from allpull.data.loader.memory_feed import MemoryFeed, refuse_size
 from allpull.data.loader.pack_feed import PackFeed, inspect_packs
 from allpull.data.loader.pool import pins_memory
 from allpull.errors import BadInput, UnknownName
 from allpull.schema.trainspec import DataSpec
 
-__all__ = ["PACK", "SYNTHETIC", "Facts", "Feed", "check", "known", "open_feed"]
+__all__ = ["IMAGEFOLDER", "PACK", "SYNTHETIC", "Facts", "Feed", "check", "known", "open_feed"]
 
-PACK, SYNTHETIC = "pack", "synthetic"
+PACK, IMAGEFOLDER, SYNTHETIC = "pack", "imagefolder", "synthetic"
 IN_TURN = 4  # synthetic batches used in turn: a single one would stay in the caches, unlike real data
 
 
 def known() -> list[str]:
     """All values of ``data.name``, sorted."""
-    return sorted({*DATASETS.names(), PACK, SYNTHETIC})
+    return sorted({*DATASETS.names(), PACK, IMAGEFOLDER, SYNTHETIC})
 
 
 def open_feed(data: DataSpec, *, rank: int, ranks: int, global_batch: int, seed: int, epochs: int) -> Feed:
@@ -47,7 +50,11 @@ def open_feed(data: DataSpec, *, rank: int, ranks: int, global_batch: int, seed:
         flip=data.flip,
     )
     if data.name == PACK:
+        refuse_in_pack(data)
         return PackFeed(data, plan, epochs=epochs)
+    if data.name == IMAGEFOLDER:
+        refuse_in_folder(data)
+        return FolderFeed(data, plan)
     dataset = _in_memory(data, seed)
     if data.name == SYNTHETIC and not data.cached:
         pinned = ", in pinned memory" if pins_memory() else ""
@@ -57,13 +64,17 @@ def open_feed(data: DataSpec, *, rank: int, ranks: int, global_batch: int, seed:
 
 
 def check(data: DataSpec) -> None:
-    """Check ``data`` as ``open_feed`` does, without opening the files of a pack.
+    """Check ``data`` as ``open_feed`` does, without opening the files of a pack or listing those of a folder.
 
     Raises:
         BadInput: as ``open_feed``.
     """
     if data.name == PACK:
+        refuse_in_pack(data)
         inspect_packs(data)
+    elif data.name == IMAGEFOLDER:
+        refuse_in_folder(data)
+        inspect_folders(data)
     else:
         _in_memory(data, seed=0)
 
@@ -71,11 +82,18 @@ def check(data: DataSpec) -> None:
 def _in_memory(data: DataSpec, seed: int) -> Dataset:
     if data.name not in known():
         raise UnknownName("data set", data.name, known())
-    refuse_pack_options(data)
+    refuse_in_memory(data)
     if data.name == SYNTHETIC:
         if data.path:
             raise BadInput(f"data.path is '{data.path}', but synthetic data are generated", hint="omit data.path")
-        return synthetic(samples=data.limit, size=data.size, seed=seed)
+        return synthetic(
+            samples=data.limit,
+            size=data.size,
+            bands=data.bands,
+            classes=data.classes,
+            multi_label=data.multi_label,
+            seed=seed,
+        )
     dataset = read(data.name, data.path)
     refuse_size(data, dataset)
     return dataset

@@ -28,7 +28,7 @@ from allpull.data.loader.decode import JOB_BYTES, Decoder, Job, StoredRecord, Wa
 from allpull.data.loader.order import Indices, uniforms
 from allpull.data.loader.pool import Ring, slots
 from allpull.data.loader.resize import Array, Resizer, resizing
-from allpull.data.loader.sharding import RankShare, Sharding, limit_records
+from allpull.data.loader.sharding import RankShare, Sharding, assembled, limit_records
 from allpull.data.pack.read import Access, Index, Pack, read_index, split_shards
 from allpull.errors import BadInput
 
@@ -196,7 +196,7 @@ class PackBatches:
                     lost += self.bad_samples.count_batch(share.records, loaded, share.counted)
                     if lost > too_much:  # on this rank alone, before the end of the epoch
                         raise too_many(lost, len(self), self.reading.odd_limit, "train", so_far=True)
-                    yield self._batch(share, as_images(one.slot), loaded)
+                    yield assembled(share, as_images(one.slot), loaded, self._labels)
         finally:
             self._idle[largest] = ring
 
@@ -204,20 +204,6 @@ class PackBatches:
         reading, numbers = self.reading, largest * self.transform.size**2 * self.channels
         return Ring(
             slots(reading.ahead + reading.held, (numbers,), self.dtype), held=reading.held, threads=reading.threads
-        )
-
-    def _batch(self, share: RankShare, slot: Array, loaded: Indices) -> Batch:
-        """The decoded samples, compacted; at least one row, which does not count if none was decoded."""
-        good = loaded != SKIPPED
-        if not good.all():
-            slot[: good.sum()] = slot[: len(loaded)][good]
-            loaded = loaded[good] if good.any() else np.array([share.records[0]])
-        samples = int(good.sum()) if share.counted else 0
-        return Batch(
-            images=slot[: len(loaded)],
-            labels=self._labels(loaded),
-            samples=samples,
-            global_samples=share.global_samples,
         )
 
     def _labels(self, records: Indices) -> Labels:

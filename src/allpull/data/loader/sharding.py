@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from allpull.data.loader.batches import Plan
+import numpy as np
+
+from allpull.data.datasets.dataset import Labels
+from allpull.data.loader.bad_samples import SKIPPED
+from allpull.data.loader.batches import Batch, Plan
 from allpull.data.loader.order import Indices, block_order, rank_slice, steps_per_epoch
+from allpull.data.loader.resize import Array
 from allpull.errors import BadInput
 
 
@@ -20,6 +25,23 @@ class RankShare:
     records: Indices
     counted: int
     global_samples: int
+
+
+def assembled(share: RankShare, images: Array, loaded: Indices, labels_of: Callable[[Indices], Labels]) -> Batch:
+    """The batch of ``share`` from ``images`` [n, …], compacted in place, of which record ``loaded`` [n] or ``SKIPPED``.
+
+    It has at least one row, which does not count if nothing was loaded.
+    """
+    good = loaded != SKIPPED
+    if not good.all():
+        images[: good.sum()] = images[: len(loaded)][good]
+        loaded = loaded[good] if good.any() else np.array([share.records[0]])
+    return Batch(
+        images=images[: len(loaded)],
+        labels=labels_of(loaded),
+        samples=int(good.sum()) if share.counted else 0,
+        global_samples=share.global_samples,
+    )
 
 
 def limit_records(parts: Sequence[range], limit: int) -> list[range]:

@@ -65,6 +65,42 @@ def listing(path: Path, classes: int | None = None) -> Listing:
     return Listing(source=ImageFolder(root, tuple(names)), entries=entries, left_out=left_out)
 
 
+def class_folders(root: Path) -> list[str]:
+    """The names of the class folders of an ImageFolder, sorted; links to folders count, as in torchvision.
+
+    Raises:
+        BadInput: there is none.
+    """
+    try:
+        with os.scandir(root) as entries:
+            names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+    except OSError as error:
+        raise BadInput(f"{root}: {error.strerror}", hint="give a folder with one folder of images per class") from error
+    if not 1 <= len(names) <= MAX_CLASSES:
+        raise BadInput(f"{root}: {len(names)} class folders", hint="an ImageFolder has one folder per class")
+    return names
+
+
+def image_paths(folder: str, depth: int = 0) -> Iterator[str]:
+    """The images in ``folder`` and below, sorted within each folder; found by name alone, without a look at each file.
+
+    Raises:
+        BadInput: a folder cannot be read, or folders are too deep, as those of a link that leads back are.
+    """
+    try:
+        with os.scandir(folder) as listing:
+            entries = sorted((entry.name, entry.is_dir()) for entry in listing)
+    except OSError as error:
+        raise BadInput(f"{folder}: {error.strerror}", hint="make it readable, or leave it out") from error
+    if depth > MAX_DEPTH:
+        raise BadInput(f"{folder}: folders too deep", hint="does a link lead back to a folder above it?")
+    for name, is_folder in entries:
+        if is_folder:
+            yield from image_paths(f"{folder}/{name}", depth + 1)
+        elif not not_an_image(name):
+            yield f"{folder}/{name}"
+
+
 def not_an_image(name: str) -> str:
     """Why file ``name`` is not treated as an image, or "": decided by its suffix, as in torchvision.
 

@@ -33,8 +33,9 @@ class Start:
 
     ``launcher``: the name of allpull's own launcher, without its argument; empty where allpull did not start the ranks.
     ``on_slurm``: a job of Slurm. ``by_mpi``: mpirun started the ranks, which passes on only variables that it is given.
-    ``threads``: of a rank, as configured. The others are options of our trainer: ``packed``, whether it reads a pack;
-    ``batch``, samples per rank; and epochs or steps between evaluations and checkpoints, 0: a checkpoint per epoch.
+    ``threads``: of a rank, as configured. The others are options of our trainer: ``packed`` and ``folder``, whether it
+    reads a pack or an image folder; ``batch``, samples per rank; and epochs or steps between evaluations and
+    checkpoints, 0: a checkpoint per epoch.
     """
 
     starter: Starter = "command"
@@ -43,6 +44,7 @@ class Start:
     by_mpi: bool = False
     threads: int | None = None
     packed: bool = False
+    folder: bool = False
     batch: int = 1
     evaluate_every: int = 1
     checkpoint_every: int = 0
@@ -75,6 +77,7 @@ def start_of(record: RunRecord) -> Start:
         by_mpi=launcher == "mpi" or _has(record, "OMPI_") or any(STARTERS.get(word) == "mpirun" for word in words),
         threads=record.threads_per_rank,
         packed=data.get("name") == "pack",
+        folder=data.get("name") == "imagefolder",
         batch=int(train.get("batch") or 1),
         evaluate_every=int(train.get("evaluate_every") or 1),
         checkpoint_every=int(train.get("checkpoint_every") or 0),

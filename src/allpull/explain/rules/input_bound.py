@@ -19,7 +19,8 @@ What to do
     More loader workers: `DataLoader(num_workers=…, prefetch_factor=4, persistent_workers=True, pin_memory=True)`, and
     as many CPUs for them (`sbatch --cpus-per-task=…`). The number in the finding is that of workers that make batches
     as fast as the rest of a step takes them. If the storage is slow, copy the data to local disks or pack them into a
-    few large files. In allpull's own trainer: a pack, and `--set data.threads=…`.
+    few large files. In allpull's own trainer: a pack, and `--set data.threads=…`; for an image folder
+    `data.workers=…`.
 
 When it is wrong
     Where the loop itself makes the batch look late: a `.item()` that waits for the device just before the next batch is

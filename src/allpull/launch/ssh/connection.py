@@ -7,6 +7,7 @@ password. Everything that a remote shell sees is quoted, whatever a path contain
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from allpull.errors import BadInput
+from allpull.launch.carried_code import CarriedCode
 from allpull.observe.process import end_with_parent
 from allpull.rundir.job_file import JobFile
 from allpull.rundir.write import no_follow
@@ -25,6 +27,8 @@ KEEP_ALIVE = ("-o", "ServerAliveInterval=10", "-o", "ServerAliveCountMax=3")  # 
 SSH_FAILED = 255
 NOT_FOUND = 127
 ANSWER_S = 120.0
+COPY_S = 600.0
+RSYNC_OPTIONS = ("-a", "--mkpath", "-e", shlex.join(["ssh", *OPTIONS]))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,20 +160,36 @@ def ship_code(name: str, package: Path, rsync: Sequence[str] = ("rsync",)) -> st
     Raises:
         BadInput: rsync is missing on one side, or the host cannot be reached.
     """
-    target = f"{SHIPPED}/{package.name}"
-    shell = shlex.join(["ssh", *OPTIONS])
-    command = [*rsync, "-a", "--delete", "--mkpath", "--exclude=__pycache__", "-e", shell]
-    command += [f"{package}/", f"{name}:{target}/"]
+    options = ("--delete", "--exclude=__pycache__", f"{package}/", f"{name}:{SHIPPED}/{package.name}/")
+    _copy_code(name, [*rsync, *RSYNC_OPTIONS, *options])
+    return SHIPPED
+
+
+def send_code(code: CarriedCode, name: str, target: str) -> None:
+    """Copy ``code`` to folder ``target`` of host ``name``, which is made.
+
+    Raises:
+        BadInput: rsync is missing on one side, the disk there is full, or the host cannot be reached.
+    """
+    options = ("--copy-unsafe-links", "--from0", "--files-from=-", f"{code.folder}/", f"{name}:{target}/")
+    _copy_code(name, ["rsync", *RSYNC_OPTIONS, *options], b"\0".join(map(os.fsencode, code.files)))
+
+
+def _copy_code(name: str, command: Sequence[str], names: bytes = b"") -> None:
+    """Run rsync with ``names`` of files on its standard input.
+
+    Raises:
+        BadInput: it fails.
+    """
     try:
         answer = subprocess.run(
-            command, capture_output=True, text=True, timeout=ANSWER_S, check=False, start_new_session=True
+            command, input=names, capture_output=True, timeout=COPY_S, check=False, start_new_session=True
         )
     except (FileNotFoundError, subprocess.TimeoutExpired) as error:
-        raise BadInput(f"cannot ship code to {name}: {error}", hint="install rsync here and there") from None
+        raise BadInput(f"cannot copy code to {name}: {error}", hint="install rsync here and there") from None
     if answer.returncode != 0:
-        last = (answer.stderr.strip().splitlines() or ["rsync failed"])[-1]
-        raise BadInput(f"cannot ship code to {name}: {last}", hint="install rsync here and there")
-    return SHIPPED
+        last = (answer.stderr.decode("utf-8", "replace").strip().splitlines() or ["rsync failed"])[-1]
+        raise BadInput(f"cannot copy code to {name}: {last}", hint="install rsync here and there; is a disk full?")
 
 
 SHIPPED = ".cache/allpull/code"

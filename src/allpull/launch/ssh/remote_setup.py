@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from allpull.errors import BadInput
-from allpull.launch import container
+from allpull.launch import carried_code, container
+from allpull.launch.carried_code import CarriedCode
 from allpull.launch.job import Job
-from allpull.launch.ssh.connection import NOT_FOUND, Remote, shell_text, ship_code
+from allpull.launch.ssh.connection import NOT_FOUND, Remote, send_code, shell_text, ship_code
+from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
 from allpull.schema.spec import ContainerSpec
 
@@ -47,11 +49,13 @@ def set_up_hosts(names: Sequence[str], job: Job) -> list[ReadyHost]:
     remotes = [
         _remote(name, job) for name in names
     ]  # one after the other: hosts may share a home, which takes one copy at a time
+    carry = job.spec.ssh.carry
+    code = carried_code.select(carried_code.working_folder(carry)[0]) if carry else None
     pending: list[Future[ReadyHost | BadInput]] = []
     try:
         with ThreadPoolExecutor(min(AT_ONCE, len(names))) as pool:
             try:
-                pending += [pool.submit(_set_up, remote, file, job) for remote in remotes]
+                pending += [pool.submit(_set_up, remote, file, job, code) for remote in remotes]
                 results = [one.result() for one in pending]
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
@@ -106,7 +110,7 @@ def _remote(name: str, job: Job) -> Remote:
     return Remote(name=name, python=python, code=code)
 
 
-def _set_up(remote: Remote, file: JobFile, job: Job) -> ReadyHost | BadInput:
+def _set_up(remote: Remote, file: JobFile, job: Job, code: CarriedCode | None) -> ReadyHost | BadInput:
     box = job.spec.container
     try:
         reply = remote.set_up(file, job.secrets)
@@ -119,11 +123,26 @@ def _set_up(remote: Remote, file: JobFile, job: Job) -> ReadyHost | BadInput:
             secrets=str(reply["secrets"]),
             versions={str(name): value for name, value in reply["versions"].items()},
         )
+        if code is not None and not host.shared:
+            _send(code, host)
         return _with_container_versions(host, box) if box.image else host
     except BadInput as error:
         return error
     except (KeyError, TypeError, ValueError, AttributeError):
         return BadInput(f"host {remote.name} runs another allpull", hint="install the same version everywhere")
+
+
+def _send(code: CarriedCode, host: ReadyHost) -> None:
+    """Copy ``code`` into the folder of the job on ``host``; if that fails, the host is cleaned up.
+
+    Raises:
+        BadInput: it failed.
+    """
+    try:
+        send_code(code, host.remote.name, f"{host.directory}/{layout.CARRIED}")
+    except BaseException:
+        clean_up([host])
+        raise
 
 
 def _with_container_versions(host: ReadyHost, box: ContainerSpec) -> ReadyHost | BadInput:

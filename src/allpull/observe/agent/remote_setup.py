@@ -44,7 +44,8 @@ def set_up(job: JobFile, secrets: str) -> Dict[str, Any]:
     if not shared:
         for folder in layout.FOLDERS:
             private_folder(os.path.join(directory, folder))
-        replace(job, directory=directory).write(job_file)
+        cwd = job.cwd if job.carried is None else os.path.join(directory, layout.CARRIED, job.carried)
+        replace(job, directory=directory, cwd=cwd).write(job_file)
         if in_container:
             whole_file(os.path.join(directory, layout.SECRETS), secrets)
         if job.command:

@@ -23,6 +23,7 @@ from .torch.nccl_log import NcclLog
 from .torch.networks import Networks, watch_gradients
 from .torch.optimizers import watch_optimizers, watch_scalers
 from .torch.profiler_windows import Buckets, Windows
+from .torch.replicas import Replicas, checked_every
 from .torch.saving import SAVERS, watch_saving
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ class Program:
         self._install("buckets", lambda: self._at_boundary(Buckets(inference, networks.parallel)))
         self._install("DDP settings", lambda: self._add(Settings(inference, networks.parallel)))
         self._install("input shapes", lambda: self._add(InputShapes(inference, networks)))
+        every = checked_every(self.session.job)
+        if every:
+            self._install("replicas", lambda: self._add(Replicas(inference, networks, every)))
         if self.session.job.watch.trace_every:
             self._install("windows", lambda: self._at_boundary(self._windows()))
         self._when("torch._dynamo.eval_frame", networks.compiled)
@@ -74,7 +78,7 @@ class Program:
         for name in SAVERS:
             self._after_import.when(name, saving)
 
-    def _at_boundary(self, part: "Windows | Buckets | Settings | InputShapes | Device") -> None:
+    def _at_boundary(self, part: "Windows | Buckets | Settings | InputShapes | Replicas | Device") -> None:
         self.inference.boundary.add(part.at_step)
 
     def _device(self) -> "Optional[Device]":
@@ -91,7 +95,7 @@ class Program:
         self._install("device", lambda: self._at_boundary(device))
         return device
 
-    def _add(self, part: "Settings | InputShapes") -> None:
+    def _add(self, part: "Settings | InputShapes | Replicas") -> None:
         self._at_boundary(part)
         self.session.at_close.append(part.finish)
 

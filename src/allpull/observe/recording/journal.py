@@ -14,7 +14,7 @@ from ..affinity import bound_to
 from ..identity import Identity
 from ..scratch import RAISED
 
-VERSION = "1.5"  # of the records; a test checks that schema.base.VERSION is the same
+VERSION = "1.6"  # of the records; a test checks that schema.base.VERSION is the same
 CLOCK_EVERY_NS = 60_000_000_000  # often enough to see a clock step; drift of 20 ppm is 1.2 ms in that time
 
 

@@ -28,7 +28,7 @@ from ..interface import own_address
 from .gpus import find_gpus
 from .rank_registry import RankRegistry
 
-SCHEMA = "allpull.counters/1.5"
+SCHEMA = "allpull.counters/1.6"
 NO_PSUTIL = "psutil is not installed there"
 NICENESS = 10  # the ranks go first
 POLL_S = 0.2  # how soon the end of PID, or a signal, is noticed

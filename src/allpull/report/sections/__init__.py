@@ -19,6 +19,8 @@ SECTIONS = Table(
         "findings": "allpull.report.sections.findings:block",
         "runs": "allpull.report.sections.runs:block",
         "losses": "allpull.report.sections.losses:block",
+        "pop": "allpull.report.sections.pop:block",
+        "epochs": "allpull.report.sections.epochs:block",
         "throughput": "allpull.report.sections.throughput:block",
         "phases": "allpull.report.sections.phases:block",
         "timeline": "allpull.report.sections.timeline:block",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -14,7 +14,7 @@ from allpull.report.html.page_limits import evenly
 from allpull.report.printable import short
 from allpull.report.wording import ABSENT, joined, labels, percent
 from allpull.schema.reported import ScalingReport
-from allpull.schema.results import RunDetail
+from allpull.schema.results import Curve, RunDetail
 from allpull.units import show_count
 
 TITLE = "How well it learns"
@@ -25,6 +25,8 @@ ACCURACIES = {
     "test_map": "mAP",
     "test_f1_micro": "micro F1",
     "test_f1_macro": "macro F1",
+    "train_top1": "training top-1",
+    "train_top5": "training top-5",
 }
 SEVERAL = ("test_map", "test_f1_micro", "test_f1_macro")
 DASHES = {"Full lines": [1, 0], "dashed": [5, 3], "dotted": [1, 3], "dash-dotted": [6, 3, 1, 3], "long dashes": [10, 3]}
@@ -39,12 +41,18 @@ def block(report: ScalingReport) -> Block | None:
         return None
     chosen = [with_curves[index] for index in evenly(len(with_curves), len(RUNS))]
     parts: list[Part] = []
-    loss = _rows(chosen, LOSSES, 1.0)
+    lines = [(label, detail.curves) for label, detail in chosen]
+    loss = curve_rows(lines, LOSSES, 1.0)
     if loss:
-        parts.append(_chart("loss", "Loss against epochs", "Loss", loss))
-    accuracy = _rows(chosen, ACCURACIES, 100.0)
+        parts.append(curve_chart("loss", "Loss against epochs", "Loss", loss))
+    accuracy = curve_rows(lines, ACCURACIES, 100.0)
     if accuracy:
-        parts.append(_chart("accuracy", "Test accuracy against epochs", "Test accuracy (%)", accuracy))
+        kind = (
+            "Accuracy"
+            if {row["curve"] for row in accuracy} & {ACCURACIES["train_top1"], ACCURACIES["train_top5"]}
+            else "Test accuracy"
+        )
+        parts.append(curve_chart("accuracy", f"{kind} against epochs", f"{kind} (%)", accuracy))
     if len(chosen) < len(with_curves):
         parts.append(Text(text=f"Drawn: {len(chosen)} of {len(with_curves)} runs, for legibility.", quiet=True))
     parts.append(_table(pairs))
@@ -78,18 +86,22 @@ def _listed(scores: Sequence[tuple[str, float]]) -> str:
     return joined([f"{percent(score)} with {label}" for label, score in scores[:3]]) + more
 
 
-def _rows(chosen: Sequence[tuple[str, RunDetail]], curves: dict[str, str], factor: float) -> list[dict[str, Any]]:
+def curve_rows(
+    lines: Sequence[tuple[str, Sequence[Curve]]], curves: Mapping[str, str], factor: float
+) -> list[dict[str, Any]]:
+    """Rows of a chart, of the ``curves`` that are named, by their names there; values times ``factor``."""
     return [
         {"run": label, "curve": curves[curve.name], "epoch": epoch, "value": None if value is None else value * factor}
         | {"shown": ABSENT if value is None else show_count(value * factor)}
-        for label, detail in chosen
-        for curve in detail.curves
+        for label, own in lines
+        for curve in own
         if curve.name in curves
         for epoch, value in zip(curve.epochs, curve.values, strict=False)
     ]
 
 
-def _chart(slug: str, title: str, y_title: str, rows: Sequence[dict[str, Any]]) -> Chart:
+def curve_chart(slug: str, title: str, y_title: str, rows: Sequence[dict[str, Any]]) -> Chart:
+    """Values against epochs: one colour per run, one dash per curve."""
     runs, curves = (list(dict.fromkeys(row[key] for row in rows)) for key in ("run", "curve"))
     x = alt.X("epoch:Q", title="Epochs", axis=alt.Axis(tickCount=7, grid=False))
     y = alt.Y("value:Q", title=y_title, scale=alt.Scale(zero=False, nice=True), axis=alt.Axis(tickCount=6))

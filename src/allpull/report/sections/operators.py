@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from allpull.report.html.block import Block, Table
 from allpull.report.printable import short
 from allpull.report.wording import percent
+from allpull.schema.operators import OperatorSummary
 from allpull.schema.reported import ScalingReport
-from allpull.schema.results import OperatorSummary
 from allpull.units import counted, show_count, show_time
 
 TITLE = "Operators in a profiler window"

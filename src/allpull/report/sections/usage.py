@@ -65,6 +65,12 @@ PANELS = (
         caption="Bytes read by all ranks; what storage does not deliver comes from the page cache.",
         series={"read": "read", "storage read": "from storage"},
     ),
+    Panel(
+        slug="read-calls",
+        title="Reads",
+        caption="System calls by which all ranks and their loader workers read, of pipes between them too.",
+        series={"reads": "reads"},
+    ),
 )
 
 
@@ -118,7 +124,7 @@ def _chart(panel: Panel, by_name: Mapping[str, UsageSeries], domain: Sequence[fl
 
 def _interpolate(unit: str) -> Literal["linear", "step-before"]:
     """A rate holds for the whole time between two samples."""
-    return "step-before" if unit in {"CPUs", "bytes/s"} else "linear"
+    return "step-before" if unit in {"CPUs", "bytes/s", "reads/s"} else "linear"
 
 
 def _scale(unit: str, largest: float) -> tuple[float, str]:

@@ -14,10 +14,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from allpull.report import idle_text
+from allpull.report.pop_layout import MAPPING, sentences
 from allpull.report.printable import printable
-from allpull.report.terminal.show import rate
 from allpull.report.terminal.table import bullets
-from allpull.report.wording import ABSENT, bounded, certain_part, percent, times
+from allpull.report.wording import ABSENT, bounded, certain_part, percent, rate, times
 from allpull.schema.explained import Efficiency, Evidence, ExplainResult, Finding
 from allpull.schema.results import Interval
 from allpull.units import counted, show_bytes, show_count, show_time
@@ -75,6 +76,12 @@ class _Explained:
         yield Text(headline(result), style="bold")
         if result.efficiency is not None:
             yield _tree(result.efficiency, result.gains, wide=options.max_width >= WIDE)
+        idle = idle_text.sentence(result.idle)
+        lines = [idle] if idle else []
+        if result.pop is not None and result.ranks > 1:
+            lines += [*sentences(result.pop), f"{MAPPING}."]
+        if lines:
+            yield bullets(lines)
         if result.healthy:
             yield Text(printable(result.healthy))
         rules_shown: set[str] = set()

@@ -18,6 +18,7 @@ from allpull.units import show_time
 
 NAME_CHARACTERS = 20
 MIN_FINDING, GAPS = 20, 20  # columns of a terminal: of a finding, and between columns with the room of their titles
+SILENT_S = 600.0  # from which a running job is said to write nothing
 WIDE = 110  # columns from which the first finding fits
 
 
@@ -53,7 +54,7 @@ class _Runs:
 
 
 def _cells(run: ListedRun) -> tuple[str, ...]:
-    state = "" if run.status == "completed" else f" ({short(run.status, 12)})"
+    state = "" if run.status == "completed" else f" ({_state(run)})"
     return (
         short(run.run.partition("_")[0], NAME_CHARACTERS),
         short(run.name, NAME_CHARACTERS) + state,
@@ -62,6 +63,11 @@ def _cells(run: ListedRun) -> tuple[str, ...]:
         ABSENT if run.seconds is None else show_time(run.seconds),
         spread(run.throughput),
     )
+
+
+def _state(run: ListedRun) -> str:
+    is_silent = run.silent_s is not None and run.silent_s > SILENT_S
+    return short(run.status, 12) + (f", silent for {show_time(run.silent_s or 0.0)}" if is_silent else "")
 
 
 def _finding(run: ListedRun) -> str:

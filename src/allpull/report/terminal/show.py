@@ -10,10 +10,14 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.table import Table
 from rich.text import Text
 
+from allpull.report import epoch_layout, idle_text
+from allpull.report.pop_layout import sentences
 from allpull.report.printable import printable, short
 from allpull.report.terminal import table
+from allpull.report.terminal.epochs import epoch_table, precision_table, reading_over_time
+from allpull.report.terminal.pop import pop_table
 from allpull.report.terminal.table import bullets
-from allpull.report.wording import ABSENT, joined, percent, without_steps
+from allpull.report.wording import ABSENT, joined, percent, rate, without_steps
 from allpull.schema.reported import ProgramTable, ScalingReport
 from allpull.schema.results import BucketTime, CollectiveUse, Observed, Pause, RunMetrics
 from allpull.schema.steps import ROLLOUTS
@@ -32,7 +36,6 @@ BOUNDARIES = {
     "loader.next": "the next batch after a backward pass, because no update of parameters was observed",
     "backward": "each backward pass, because no update of parameters was observed",
 }
-_RATES = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
 
 
 def page(report: ScalingReport) -> RenderableType:
@@ -58,6 +61,8 @@ def _of_program(report: ProgramTable, *, is_brief: bool) -> list[RenderableType]
     parts.append(table.table(show, with_phases=not is_brief and not is_alone))
     if is_alone:
         parts += [table.phases(show), observations(show.runs[0])]
+    tables = [] if len(show.runs) < 2 else [precision_table(show), epoch_table(show), pop_table(show)]
+    parts += [part for one in tables if one is not None for part in (Text(), one)]
     shown_above = 1 if is_alone and show.runs[0].throughput is not None else 0  # the headline repeats both tables
     parts.append(bullets(report.words[:1] if is_brief else report.words[shown_above:]))
     missing = [f"{run.run}: {gap}" for run in show.runs for gap in run.gaps]
@@ -72,20 +77,6 @@ def _of_program(report: ProgramTable, *, is_brief: bool) -> list[RenderableType]
 def observations(run: RunMetrics) -> RenderableType:
     """The collectives of ``run`` and, in sentences, other observations; empty if there are none."""
     return _Seen(run)
-
-
-def rate(bytes_per_s: float | None) -> str:
-    """A rate in readable form, in decimal units as for links and file systems.
-
-    >>> rate(3.3e9), rate(890941.0), rate(12.0), rate(None)
-    ('3.3 GB/s', '891 kB/s', '12 B/s', '–')
-    """
-    if bytes_per_s is None:
-        return ABSENT
-    for bound, unit in _RATES:
-        if bytes_per_s >= bound:
-            return f"{show_count(bytes_per_s / bound)} {unit}"
-    return f"{show_count(bytes_per_s)} B/s"
 
 
 def name_of(use: CollectiveUse) -> str:
@@ -105,12 +96,12 @@ class _Seen:
         if uses and options.max_width >= WIDE:
             yield Text()
             yield _table(uses)
-        sentences = list(_sentences(self.run))
+        lines = list(_sentences(self.run))
         if options.max_width < WIDE:
-            sentences = [*(_sentence(use) for use in uses[:MOST_ROWS]), *sentences]
-        if sentences:
+            lines = [*(_sentence(use) for use in uses[:MOST_ROWS]), *lines]
+        if lines:
             yield Text()
-            yield bullets(sentences)
+            yield bullets(lines)
 
 
 def _table(uses: Sequence[CollectiveUse]) -> Table:
@@ -144,13 +135,20 @@ def _sentence(use: CollectiveUse) -> str:
 
 def _sentences(run: RunMetrics) -> Iterator[str]:
     yield from _amount(run)
+    yield from epoch_layout.sentences(run)
     yield from _unknown_input(run)
     for pause in run.pauses:
         yield _pause(pause, run.ranks)
     if run.buckets:
         yield _buckets(run.buckets)
+    idle = idle_text.sentence(run.idle)
+    if idle:
+        yield idle
+    if run.pop is not None and run.ranks > 1:
+        yield from sentences(run.pop)
     if run.io.read_bytes_per_s is not None:
         yield _reading(run)
+    yield from _reading_per_sample(run)
     if run.observed and run.observed.energy_j_per_epoch is not None:
         yield f"The accelerators used {show_count(run.observed.energy_j_per_epoch)} J per epoch."
     unmatched = sum(use.unmatched for use in run.collectives or [])
@@ -247,6 +245,18 @@ def _reading(run: RunMetrics) -> str:
     elif read and stored is not None:
         origin = f", {percent(stored / read)} of it from storage"
     return f"Ranks read {rate(read)}{calls}{origin}."
+
+
+def _reading_per_sample(run: RunMetrics) -> Iterator[str]:
+    """What was read per sample, in which window; and over time."""
+    window = next((one for one in reversed(run.io.windows) if one.name != "steady steps" and one.samples), None)
+    if window is not None and (run.io.read_bytes_per_sample or 0) >= 1:  # less is not of the data
+        size = rate(run.io.read_bytes_per_sample).removesuffix("/s")
+        reads = "" if run.io.reads_per_sample is None else f" in {run.io.reads_per_sample:.3g} reads"
+        where = f"{window.name}, {show_time(window.seconds)}"
+        yield f"A sample takes {size}{reads} ({where}, with {rate(window.read_bytes_per_s)} on average)."
+    if run.io.over_time is not None and (line := reading_over_time(run.io.over_time)):
+        yield f"{line}."
 
 
 def _time(time_s: float | None) -> str:

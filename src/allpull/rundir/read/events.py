@@ -32,6 +32,8 @@ from allpull.schema.events import (
     ProcessGroup,
     Raised,
     Remark,
+    Replica,
+    ReplicaTensors,
     Rest,
     Restarted,
     Span,
@@ -75,6 +77,8 @@ class EventLog:
     nccl: tuple[NcclLog, ...] = ()
     localities: tuple[Locality, ...] = ()
     input_shapes: tuple[InputShapes, ...] = ()
+    replica_tensors: tuple[ReplicaTensors, ...] = ()
+    replicas: tuple[Replica, ...] = ()
 
 
 def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None:
@@ -130,6 +134,8 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         nccl=_of(NcclLog, events),
         localities=_of(Locality, events),
         input_shapes=_of(InputShapes, events),
+        replica_tensors=_of(ReplicaTensors, events),
+        replicas=_of(Replica, events),
     )
 
 

@@ -10,9 +10,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 
+from allpull.published.figures import Figure, hull
+from allpull.published.tables import Point, Published
 from allpull.schema.audited import AuditFinding, Check, Range
-from allpull.study.audit.figures import Figure, hull
-from allpull.study.audit.tables import Point, Published
 from allpull.units import counted
 
 FEWEST, MOST = (
@@ -27,10 +27,13 @@ Checker = Callable[[Sequence[Point], Published], Iterable[AuditFinding]]
 
 
 def samples(series: Sequence[Point], _: Published) -> Iterable[AuditFinding]:
-    """Images/s times the seconds of an epoch (note ``epoch_time_s``) are the images of an epoch, or somewhat more."""
+    """Images/s times the seconds of an epoch are the images of an epoch, or somewhat more.
+
+    The seconds are those of training alone (note ``epoch_training_s``) where they are stated, else ``epoch_time_s``.
+    """
     factors: list[tuple[Point, Figure]] = []
     for point in series:
-        epoch_s = point.note("epoch_time_s")
+        epoch_s = point.note("epoch_training_s") or point.note("epoch_time_s")
         if epoch_s is not None and point.rate is not None and point.samples:
             factors.append((point, point.rate * epoch_s / Figure.exactly(point.samples)))
     wrong = [(point, factor) for point, factor in factors if factor.low > MOST or factor.high < FEWEST]
@@ -72,7 +75,7 @@ def share_not_training(series: Sequence[Point], _: Published) -> Iterable[AuditF
             "share-not-training",
             [point for point, _ in sizes],
             hull([least, most]),
-            f"the share of the time that is not training grows from {least.middle:.1%} on {first.gpus} GPUs to "
+            f"the share of the time that is not training grows from {least.middle:.1%} on {first.size} to "
             f"{most.middle:.1%} on {last.gpus}: images/s over training alone overstate what a larger job gains",
             kind="observation",
         )
@@ -88,8 +91,8 @@ def speedups(series: Sequence[Point], published: Published) -> Iterable[AuditFin
                 "speed-up",
                 [point],
                 computed,
-                f"the speed-up on {point.gpus} GPUs is {_span(computed, '{:.2f}')} by its own numbers "
-                f"({' and '.join(ways)}), relative to {counted(base.gpus, 'GPU')}",
+                f"the speed-up on {point.size} is {_span(computed, '{:.2f}')} by its own numbers "
+                f"({' and '.join(ways)}), relative to {base.size}",
                 claimed=point.speedup,
             )
 
@@ -106,8 +109,8 @@ def efficiencies(series: Sequence[Point], published: Published) -> Iterable[Audi
                 "efficiency",
                 [point],
                 computed,
-                f"the efficiency on {point.gpus} GPUs is {_span(computed, '{:.1%}')} by its own numbers, relative to "
-                f"{counted(base.gpus, 'GPU')}",
+                f"the efficiency on {point.size} is {_span(computed, '{:.1%}')} by its own numbers, relative to "
+                f"{base.size}",
                 claimed=point.efficiency,
             )
 
@@ -124,7 +127,7 @@ def linear(series: Sequence[Point], _: Published) -> Iterable[AuditFinding]:
             "linear",
             [series[0], series[-1]],
             hull(list(ways.values())),
-            f"called '{series[-1].notes.get('claim', 'linear')}': the efficiency of {series[-1].gpus} GPUs relative to "
+            f"called '{series[-1].notes.get('claim', 'linear')}': the efficiency of {series[-1].size} relative to "
             f"{series[0].gpus} is {named}",
             claimed=Figure(LINEAR, 1.0),
         )
@@ -141,7 +144,7 @@ def accuracy(series: Sequence[Point], published: Published) -> Iterable[AuditFin
                 claimed = wanted
                 below.append((point, best))
         if claimed is not None:
-            sizes = ", ".join(f"{point.gpus} GPUs: {best.middle:.2f} %" for point, best in below)
+            sizes = ", ".join(f"{point.size}: {best.middle:.2f} %" for point, best in below)
             yield _finding(
                 "accuracy",
                 [point for point, _ in below],
@@ -165,7 +168,7 @@ def product(series: Sequence[Point], _: Published) -> Iterable[AuditFinding]:
                 "product",
                 [point],
                 computed,
-                f"on {point.gpus} GPUs load balance × communication efficiency is {_span(computed, '{:.3f}')}, "
+                f"on {point.size} load balance × communication efficiency is {_span(computed, '{:.3f}')}, "
                 "whatever was rounded: a factor or the parallel efficiency is wrong",
                 claimed=whole,
             )
@@ -217,7 +220,7 @@ def extrapolated(series: Sequence[Point], published: Published) -> Iterable[Audi
                 "extrapolated",
                 [point],
                 Figure.exactly(whole_s),
-                f"{point.seconds.middle:,.0f} s for {point.epochs:g} epochs on {point.gpus} GPUs: {last.number} were "
+                f"{point.seconds.middle:,.0f} s for {point.epochs:g} epochs on {point.size}: {last.number} were "
                 f"recorded, and {span_s:,.0f} s lie between the ends of the first and the last: {gaps} epochs; "
                 f"{point.epochs:g} take {whole_s:,.0f} s at that pace",
                 claimed=point.seconds,
@@ -238,7 +241,7 @@ def first_epoch(series: Sequence[Point], published: Published) -> Iterable[Audit
                 "first-epoch",
                 [point],
                 Figure.exactly(share),
-                f"the first epoch on {point.gpus} GPUs has {share:.0%} of the median rate: leave it out of rates, and "
+                f"the first epoch on {point.size} has {share:.0%} of the median rate: leave it out of rates, and "
                 "of times per epoch",
                 kind="observation",
             )

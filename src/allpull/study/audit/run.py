@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from allpull.published import tables
+from allpull.published.tables import read_tables
 from allpull.schema.audited import AuditResult
 from allpull.schema.base import tag
 from allpull.study.audit.checks import CHECKS
-from allpull.study.audit.tables import read_tables
 from allpull.units import counted
 
-PUBLISHED = tuple(Path(__file__).parent.parent / "published" / name for name in ("scaling.csv", "hal_epochs.csv"))
+PUBLISHED = tuple(Path(tables.__file__).parent / name for name in ("scaling.csv", "hal_epochs.csv"))
 """Measurements of others, as published, with their sources."""
 
 

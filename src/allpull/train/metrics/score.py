@@ -17,6 +17,16 @@ from allpull.train.parallel.ranks import Ranks
 TOP = 5
 
 
+def top_hits(logits: Tensor, targets: Tensor) -> Tensor:
+    """How many of ``targets`` [n] are the first, and are among the first five, of ``logits`` [n, classes]: [2].
+
+    >>> top_hits(torch.tensor([[0.1, 0.9], [0.8, 0.2]]), torch.tensor([1, 1])).tolist()
+    [1, 2]
+    """
+    guesses = logits.topk(min(TOP, logits.shape[1]), dim=1).indices == targets[:, None]
+    return torch.stack([guesses[:, 0].sum(), guesses.sum()])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
     """The score of a network on ``samples`` samples: mean loss, and fractions of 1.
@@ -82,8 +92,8 @@ class ClassTally:
 
     def add(self, logits: Tensor, targets: Tensor) -> None:
         """Count the answers [n, classes] to samples of classes ``targets`` [n]; nothing is read by the host."""
-        guesses = logits.topk(min(TOP, logits.shape[1]), dim=1).indices == targets[:, None]
-        self._sums[:3] += torch.stack([summed_loss(logits, targets).double(), guesses[:, 0].sum(), guesses.sum()])
+        self._sums[0] += summed_loss(logits, targets).double()
+        self._sums[1:3] += top_hits(logits, targets)
         self._sums[3] += len(targets)
 
     def score(self, ranks: Ranks) -> Score:

@@ -225,7 +225,7 @@ def uneven(data: DataSpec, parallel: ParallelSpec, ranks: int) -> str:
         return "PowerSGD sends other data after its first steps, and a graph would repeat the first"
     if data.name == "pack" and data.by_files:
         return "ranks with files of their own have batches of differing sizes and times: turn data.by_files off"
-    if data.name == "pack" and data.on_odd == "skip":
+    if data.name in {"pack", "imagefolder"} and data.on_odd == "skip":
         return (
             "a sample that cannot be decoded shrinks the batch of one rank only, and NCCL needs a step captured "
             "on all ranks or on none: data.on_odd=substitute"

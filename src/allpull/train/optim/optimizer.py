@@ -21,7 +21,7 @@ def optimizer_of(model: nn.Module, spec: TrainSpec) -> torch.optim.Optimizer:
 
 
 def sgd(model: nn.Module, spec: TrainSpec) -> torch.optim.SGD:
-    """SGD with momentum; norms and biases, recognised by the type of their module, are not decayed.
+    """SGD with momentum; norms and biases, recognised by the type of their module, decay only if ``spec`` says all.
 
     Selecting by name (``"bn" in name``) would decay 8 of the 106 batch-norm parameters of a ResNet-50: those of the
     down-sampling shortcuts.
@@ -42,14 +42,15 @@ def sgd(model: nn.Module, spec: TrainSpec) -> torch.optim.SGD:
 
 
 def lars(model: nn.Module, spec: TrainSpec) -> Lars:
-    """LARS; norms and biases, recognised by the type of their module, are neither decayed nor adapted."""
+    """LARS; norms and biases, recognised by the type of their module, are not adapted, and decay only on request."""
     decayed, free = _groups(model, spec)
     return Lars([decayed, {**free, "adapt": False}], lr=spec.lr, momentum=spec.momentum)
 
 
 def _groups(model: nn.Module, spec: TrainSpec) -> list[dict[str, Any]]:
     decayed, free = split_by_decay(model)
-    return [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": free, "weight_decay": 0.0}]
+    of_free = spec.weight_decay if spec.decay == "all" else 0.0
+    return [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": free, "weight_decay": of_free}]
 
 
 def split_by_decay(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
@@ -83,6 +84,9 @@ def learning_rate(spec: TrainSpec, *, global_batch: int, step: int, steps_per_ep
     warmup, steps = spec.warmup_epochs * steps_per_epoch, spec.epochs * steps_per_epoch
     if spec.schedule == "step":
         return schedule.stepped(peak, step, warmup_steps=warmup, every_steps=spec.step_epochs * steps_per_epoch)
+    if spec.schedule == "milestones":
+        at_steps = [epochs * steps_per_epoch for epochs in spec.milestones]
+        return schedule.milestones(peak, step, warmup_steps=warmup, at_steps=at_steps)
     if spec.schedule == "polynomial":
         return schedule.polynomial(peak, step, warmup_steps=warmup, steps=steps, power=spec.power)
     if spec.schedule == "constant":

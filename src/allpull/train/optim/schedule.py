@@ -1,4 +1,4 @@
-"""The learning rate as a function of the step: linear warm-up, then steps, half a cosine, a polynomial or a constant.
+"""The learning rate as a function of the step: warm-up, then steps, milestones, a cosine, a polynomial or a constant.
 
 ``peak`` is the rate at the end of the warm-up, ``step`` counts from 0, and lengths are in steps and may be fractions.
 """
@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 
 def stepped(peak: float, step: int, *, warmup_steps: float, every_steps: float, factor: float = 0.1) -> float:
@@ -19,6 +20,17 @@ def stepped(peak: float, step: int, *, warmup_steps: float, every_steps: float, 
     if step + 1 <= warmup_steps:
         return _warm(peak, step, warmup_steps)
     return float(peak * factor ** math.floor(step / every_steps))
+
+
+def milestones(peak: float, step: int, *, warmup_steps: float, at_steps: Iterable[float], factor: float = 0.1) -> float:
+    """``factor`` times as much from each of ``at_steps`` on.
+
+    >>> [round(milestones(0.4, step, warmup_steps=2, at_steps=(30, 60, 80)), 12) for step in (0, 1, 29, 30, 60, 89)]
+    [0.2, 0.4, 0.4, 0.04, 0.004, 0.0004]
+    """
+    if step + 1 <= warmup_steps:
+        return _warm(peak, step, warmup_steps)
+    return float(peak * factor ** sum(step >= milestone for milestone in at_steps))
 
 
 def cosine(peak: float, step: int, *, warmup_steps: float, steps: float) -> float:

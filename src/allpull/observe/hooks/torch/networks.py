@@ -31,6 +31,7 @@ class Networks:
         self._parallel: List[Tuple[int, "weakref.ref[Any]"]] = []
         self._made = 0  # how many of them were made, as ``recording.arrival`` counts them
         self._roots: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._order: List["weakref.ref[Any]"] = []  # of the same, in the order in which they were found
         self._parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
@@ -41,6 +42,16 @@ class Networks:
         """Every live DistributedDataParallel network, with its number in the order in which they were made."""
         known = [(number, reference()) for number, reference in self._parallel]
         return [(number, network) for number, network in known if network is not None]
+
+    def outermost(self) -> List[Any]:
+        """The networks that are no part of another one, without DDP and compilation around them, the first first."""
+        alive = [network for network in (reference() for reference in self._order) if network is not None]
+        bare: List[Any] = []
+        for network in map(_bare, alive):
+            if not any(network is other for other in bare):
+                bare.append(network)
+        inside = {id(part) for network in bare for part in network.modules() if part is not network}
+        return [network for network in bare if id(network) not in inside]
 
     def convolves(self) -> bool:
         """Whether a network has convolutions."""
@@ -170,6 +181,7 @@ class Networks:
         """Observe calls of ``network``, of its compiled form, and of the submodule that holds all its parameters."""
         while network is not None and network not in self._roots:
             self._roots.add(network)
+            self._order.append(weakref.ref(network))
             self._wrap_calls(network)
             for shell in list(self._shells):
                 if shell._orig_mod is network:
@@ -248,6 +260,14 @@ def watch_gradients(inference: StepInference, networks: Networks) -> None:
 def _shares(wanted: Set[int], modules: List[Any]) -> List[Tuple[Any, Set[int]]]:
     """Each of ``modules`` with the ids of its wanted parameters."""
     return [(module, wanted & {id(parameter) for parameter in module.parameters()}) for module in modules]
+
+
+def _bare(network: Any) -> Any:
+    """``network`` without DistributedDataParallel and ``torch.compile`` around it."""
+    from torch.nn.parallel import DistributedDataParallel  # noqa: PLC0415
+
+    inner = network.module if isinstance(network, DistributedDataParallel) else getattr(network, "_orig_mod", None)
+    return network if inner is None else _bare(inner)
 
 
 def _core(network: Any) -> Any:

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from allpull.errors import BadInput
-from allpull.study.audit.figures import Figure
+from allpull.published.figures import Figure
+from allpull.units import counted
 
 POINT_COLUMNS = ("series", "gpus", "batch_per_gpu", "images_per_sec", "speedup", "efficiency", "train_time_s", "notes")
 EPOCH_COLUMNS = ("run", "epoch", "wall_time", "throughput_img_s")
 SETUP = ("source", "model", "framework", "gpu", "batch_per_gpu", "precision")
 NUMBERS = (
-    *("epochs", "samples", "epoch_time_s", "claim_top1", "claim_top5", "top5"),
+    *("epochs", "samples", "epoch_time_s", "epoch_training_s", "claim_top1", "claim_top5", "top5"),
     *("POP_parallel_efficiency", "POP_load_balance", "POP_comm_efficiency"),
 )
 """Notes that hold a number, or a range of numbers."""
@@ -37,11 +38,18 @@ class Point:
     series: str
     setup: tuple[str, ...]
     gpus: int
+    nodes: int | None
     rate: Figure | None
     speedup: Figure | None
     efficiency: Figure | None
     seconds: Figure | None
     notes: Mapping[str, str]
+    unit: str = "GPU"
+
+    @property
+    def size(self) -> str:
+        """On how many GPUs, or ranks, in words."""
+        return counted(self.gpus, self.unit)
 
     def note(self, key: str) -> Figure | None:
         """The number of a note; None where there is no such note, or words (``unread_notes``)."""
@@ -163,7 +171,7 @@ def _point(line: int, row: Mapping[str, str]) -> Point | None:
     """The point of a row; None where its number of GPUs was not published, and nothing can be compared."""
 
     def stated(column: str) -> Figure | None:
-        return _figure(row[column], column, line) if row[column] else None
+        return _figure(row[column], column, line) if row.get(column) else None
 
     gpus = stated("gpus")
     if gpus is None:
@@ -173,6 +181,7 @@ def _point(line: int, row: Mapping[str, str]) -> Point | None:
         series=row["series"],
         setup=tuple(row.get(column, "") for column in SETUP),
         gpus=round(gpus.middle),
+        nodes=round(nodes.middle) if (nodes := stated("nodes")) is not None else None,
         rate=stated("images_per_sec"),
         speedup=_or_cut(stated("speedup")),
         efficiency=stated("efficiency"),

@@ -1,0 +1,353 @@
+"""Where the time of an epoch goes: training, evaluation, checkpoint, start and the rest, for the job as a whole.
+
+On a rank an epoch begins at its mark. In a program that is observed unedited the mark is made in the first backward
+pass; its epoch begins where the step with that mark did, or where the last evaluation or checkpoint before it ended.
+
+Of the job the first epoch begins on the first rank, each later one when the last rank has begun it: what rank 0 does
+alone at the end of an epoch (an evaluation, while the other ranks wait for it at their next collective) belongs to the
+epoch that it ends. An epoch lasts until the next one begins; the last one until its last step, evaluation, checkpoint
+or metric ends. With S the moment when the last rank has its first batch, and T the end of the last step, each moment of
+an epoch is
+
+- evaluation while any rank evaluates, else checkpoint while any rank writes one;
+- else start before S, training from S to T, and other after T.
+
+So the parts are disjoint, and in whole nanoseconds they add up to the epoch. All moments are those of the host.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.learning import metrics_named
+from allpull.analyse.steps.pauses import pause_spans, union
+from allpull.rundir.read.events import EventLog
+from allpull.schema.events import EpochMark
+from allpull.units import NS_PER_S, counted, show_time
+
+PARTS = ("training", "evaluation", "checkpoint", "start", "other")
+NO_EPOCHS = "no epoch times: neither a pass over a loader nor a mark of an epoch was recorded"
+
+Moments = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Epoch:
+    """A complete epoch of the job, in ns on the shared clock; ``parts_ns`` by the names of ``PARTS``."""
+
+    number: int
+    steps: int
+    samples: int | None
+    begin_ns: int
+    end_ns: int
+    last_step_ns: int
+    parts_ns: Mapping[str, int]
+
+    @property
+    def total_ns(self) -> int:
+        """Its length."""
+        return self.end_ns - self.begin_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pauses:
+    """When any rank evaluated, and when any wrote a checkpoint: disjoint intervals each, begins and ends in ns."""
+
+    evaluation: tuple[Moments, Moments]
+    checkpoint: tuple[Moments, Moments]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Epochs:
+    """The complete epochs of a run in order; ``notes`` say which are left out, and what is not known.
+
+    ``begin_ns``: when the first epoch began, complete or not; ``has_first``: it is the first of ``complete``.
+    ``ends_training``: the run began with the first epoch of the training and completed the last. ``pauses_ns`` are the
+    disjoint intervals, begins and ends, in which any rank evaluated or wrote a checkpoint.
+    """
+
+    complete: tuple[Epoch, ...]
+    begin_ns: int | None
+    has_first: bool
+    ends_training: bool
+    pauses_ns: tuple[Moments, Moments]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def averaged(self) -> tuple[Epoch, ...]:
+        """Those that means are of: all but the first, if there are others."""
+        return self.complete[1:] if self.has_first and len(self.complete) > 1 else self.complete
+
+
+def epochs_of(run: AlignedRun) -> Epochs:
+    """The epochs of ``run``; where clocks of hosts do not compare, as the ranks of one host show them."""
+    logs, notes = _logs_on_one_clock(run)
+    spans = run.clock.shared(pause_spans(logs), ("begin_ns", "end_ns")).sort("rank", "begin_ns")
+    by_rank = _of_ranks(run, logs, spans)
+    if not by_rank:
+        nothing = Epochs(complete=(), begin_ns=None, has_first=False, ends_training=False, pauses_ns=union(spans))
+        return replace(nothing, notes=(NO_EPOCHS,))
+    keys = max((tuple(one.key for one in own) for own in by_rank.values()), key=len)
+    of_key: dict[tuple[int, int], list[_RankEpoch]] = {key: [] for key in keys}
+    for own in by_rank.values():
+        for one in own:
+            of_key.setdefault(one.key, []).append(one)
+    edges = [max(one.begin_ns for one in of_key[key]) for key in keys]
+    edges[0] = min(one.begin_ns for one in of_key[keys[0]])
+    edges.append(max(edges[-1], *_last_moments(run, logs, spans), *(one.last_step_ns for one in of_key[keys[-1]])))
+    steps_of = {key: max(one.steps for one in of_key[key]) for key in keys}
+    short = _incomplete(run, logs, keys, steps_of)
+    pauses = Pauses(evaluation=_union_of(spans, "evaluation"), checkpoint=_union_of(spans, "checkpoint"))
+    complete = tuple(
+        _epoch(of_key[key], steps_of[key], (begin, end), pauses)
+        for key, begin, end in zip(keys, edges, edges[1:], strict=False)
+        if key not in short
+    )
+    missing = _missing(run, logs, keys, short)
+    notes += [f"epoch {number} is left out: {reason}" for (number, _), reason in short.items()]
+    notes += list(_notes(run, complete, missing, _before(spans, edges[0])))
+    return Epochs(
+        complete=complete,
+        begin_ns=edges[0],
+        has_first=keys[0] not in short,
+        ends_training=missing is None,
+        pauses_ns=union(spans),
+        notes=tuple(notes),
+    )
+
+
+def wanted_accuracy(run: AlignedRun) -> float | None:
+    """The accuracy at which the training was told to stop, where it was."""
+    train = run.data.record.spec.get("train")
+    wanted = train.get("stop_at_top1") if isinstance(train, dict) else None
+    return float(wanted) if isinstance(wanted, int | float) and wanted > 0 else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RankEpoch:
+    """One epoch of one rank; ``key`` is its number, and how often the rank began that number before."""
+
+    key: tuple[int, int]
+    steps: int
+    samples: int | None
+    begin_ns: int
+    first_batch_ns: int
+    last_step_ns: int
+
+
+def _logs_on_one_clock(run: AlignedRun) -> tuple[dict[int, EventLog], list[str]]:
+    """The events of the ranks that left a mark of an epoch, by rank, as far as their clocks compare."""
+    logs = {rank: log for rank, log in sorted(run.data.events.items()) if log.epochs and rank in run.data.headers}
+    if run.clock.compares or not logs:
+        return logs, []
+    host = run.data.headers[min(logs)].host
+    of_host = {rank: log for rank, log in logs.items() if run.data.headers[rank].host == host}
+    if len(of_host) == len(logs):
+        return logs, []
+    return of_host, [f"epoch times are those of the {counted(len(of_host), 'rank')} on one host: clocks do not compare"]
+
+
+def _of_ranks(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataFrame) -> dict[int, list[_RankEpoch]]:
+    """The epochs of each rank that made a step in one."""
+    columns = ("rank", "step", "begin_ns", "end_ns", "input_ns", "samples")
+    records = run.clock.shared(run.data.steps.select(columns), ("begin_ns", "end_ns"))
+    marks = moments_ns(run, [(rank, mark.t_ns) for rank, log in logs.items() for mark in log.epochs])
+    by_rank: dict[int, list[_RankEpoch]] = {}
+    for rank, log in logs.items():
+        own_marks = [(mark, marks.pop(0)) for mark in log.epochs]
+        own = _of_rank(
+            own_marks,
+            _rows_of(records, rank),
+            _rows_of(spans, rank).select("begin_ns", "end_ns").rows(),
+            is_marked_late=run.data.record.kind == "run",
+        )
+        if own:
+            by_rank[rank] = own
+    return by_rank
+
+
+def _rows_of(records: pl.DataFrame, rank: int) -> pl.DataFrame:
+    """The rows of ``rank`` in ``records``, which are sorted by rank."""
+    first, end = np.searchsorted(records["rank"].to_numpy(), [rank, rank + 1]).tolist()
+    return records[first:end]
+
+
+def _of_rank(
+    marks: Sequence[tuple[EpochMark, int]],
+    records: pl.DataFrame,
+    spans: Sequence[tuple[int, int]],
+    *,
+    is_marked_late: bool,
+) -> list[_RankEpoch]:
+    """The epochs of one rank, from its marks with their moments, its steps, and its evaluations and checkpoints."""
+    if records.is_empty():
+        return []
+    numbers, begins, ends = (records[name].to_numpy() for name in ("step", "begin_ns", "end_ns"))
+    inputs = records["input_ns"].fill_null(0).to_numpy()
+    limits = [*(mark.step for mark, _ in marks[1:]), int(numbers[-1]) + 1]
+    before: Counter[int] = Counter()
+    epochs = []
+    for (mark, mark_ns), limit in zip(marks, limits, strict=True):
+        row, next_row = np.searchsorted(numbers, [mark.step, limit])
+        if next_row <= row:
+            continue  # begun again, or the run ended
+        has_first = numbers[row] == mark.step
+        begin_ns = mark_ns
+        if is_marked_late and has_first:
+            begin_ns = max([int(begins[row]), *(end for _, end in spans if end <= mark_ns)])
+        follows = next_row < numbers.size and numbers[next_row] == limit
+        epochs.append(
+            _RankEpoch(
+                key=(mark.epoch, before[mark.epoch]),
+                steps=limit - mark.step,
+                samples=_sum(records["samples"][int(row) : int(next_row)], limit - mark.step),
+                begin_ns=begin_ns,
+                first_batch_ns=_after(begin_ns, int(inputs[row]) if has_first else 0, spans),
+                last_step_ns=int(begins[next_row]) if follows else int(ends[next_row - 1]),
+            )
+        )
+        before[mark.epoch] += 1
+    return epochs
+
+
+def _sum(samples: pl.Series, steps: int) -> int | None:
+    """The samples of ``steps`` steps; None where some were not recorded."""
+    return None if samples.len() < steps or samples.null_count() else int(samples.sum())
+
+
+def _after(begin_ns: int, length_ns: int, spans: Iterable[tuple[int, int]]) -> int:
+    """The moment when ``length_ns`` have passed since ``begin_ns`` outside of ``spans``, which are in order."""
+    end_ns = begin_ns + length_ns
+    for span_begin_ns, span_end_ns in spans:
+        if begin_ns <= span_begin_ns < end_ns:
+            end_ns += span_end_ns - span_begin_ns
+    return end_ns
+
+
+def moments_ns(run: AlignedRun, moments: Sequence[tuple[int, int]]) -> list[int]:
+    """Moments of ranks, (rank, ns) each, on the shared clock."""
+    frame = pl.DataFrame(moments, schema={"rank": pl.Int64(), "t_ns": pl.Int64()}, orient="row")
+    times: list[int] = run.clock.shared(frame, ("t_ns",))["t_ns"].to_list()
+    return times
+
+
+def _last_moments(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataFrame) -> list[int]:
+    """When the last evaluation, checkpoint and metric of each rank ended."""
+    metrics = [(rank, log.metrics[-1].t_ns) for rank, log in logs.items() if log.metrics]
+    return [*spans["end_ns"].to_list(), *moments_ns(run, metrics)]
+
+
+def _epoch(ranks: Sequence[_RankEpoch], steps: int, window: tuple[int, int], pauses: Pauses) -> Epoch:
+    """One epoch of the job between the two moments of ``window``, from that of each rank."""
+    begin_ns, end_ns = window
+    batch_ns = min(max(begin_ns, *(one.first_batch_ns for one in ranks)), end_ns)
+    last_ns = min(max(batch_ns, *(one.last_step_ns for one in ranks)), end_ns)
+    both = _merged(pauses.evaluation, pauses.checkpoint)
+    evaluation_ns = covered_ns(pauses.evaluation, begin_ns, end_ns)
+    samples = [one.samples for one in ranks]
+    return Epoch(
+        number=ranks[0].key[0],
+        steps=steps,
+        samples=None if None in samples else sum(one for one in samples if one is not None),
+        begin_ns=begin_ns,
+        end_ns=end_ns,
+        last_step_ns=last_ns,
+        parts_ns={
+            "evaluation": evaluation_ns,
+            "checkpoint": covered_ns(both, begin_ns, end_ns) - evaluation_ns,
+            "start": batch_ns - begin_ns - covered_ns(both, begin_ns, batch_ns),
+            "training": last_ns - batch_ns - covered_ns(both, batch_ns, last_ns),
+            "other": end_ns - last_ns - covered_ns(both, last_ns, end_ns),
+        },
+    )
+
+
+def covered_ns(intervals: tuple[Moments, Moments], begin_ns: int, end_ns: int) -> int:
+    """How much of the time from ``begin_ns`` to ``end_ns`` the disjoint ``intervals`` cover, in ns."""
+    begins, ends = intervals
+    return int(np.maximum(np.minimum(ends, end_ns) - np.maximum(begins, begin_ns), 0).sum())
+
+
+def _merged(one: tuple[Moments, Moments], other: tuple[Moments, Moments]) -> tuple[Moments, Moments]:
+    """The union of two sets of disjoint intervals."""
+    begins, ends = (np.concatenate([one[side], other[side]]) for side in (0, 1))
+    return union(pl.DataFrame({"begin_ns": begins, "end_ns": ends}))
+
+
+def _union_of(spans: pl.DataFrame, name: str) -> tuple[Moments, Moments]:
+    return union(spans.filter(pl.col("name") == name))
+
+
+def _incomplete(
+    run: AlignedRun,
+    logs: Mapping[int, EventLog],
+    keys: Sequence[tuple[int, int]],
+    steps_of: Mapping[tuple[int, int], int],
+) -> dict[tuple[int, int], str]:
+    """The epochs that are not complete, each with the reason.
+
+    Only the first epoch of a resumed run and the last of any can be: their steps are held against those that the
+    training states for an epoch, or else against those of the other epochs, where these agree.
+    """
+    stated = next((metric.value for metric in metrics_named(logs, "steps_per_epoch")), None)
+    others = {steps_of[key] for key in keys[1:-1]} or {steps_of[key] for key in keys[:-1]}
+    usual = stated or (min(others) if len(others) == 1 else 0)
+    short: dict[tuple[int, int], str] = {}
+    if is_resumed(run) and steps_of[keys[0]] < usual:
+        short[keys[0]] = f"the run resumed within it, {steps_of[keys[0]]:,} of {usual:,.0f} steps before its end"
+    if any(log.end is None for log in logs.values()):
+        short[keys[-1]] = "the run ended, or was read, within it"
+    elif steps_of[keys[-1]] < usual and keys[-1] not in short:
+        short[keys[-1]] = f"it ended after {steps_of[keys[-1]]:,} of {usual:,.0f} steps"
+    return short
+
+
+def is_resumed(run: AlignedRun) -> bool:
+    """Whether the training began in another run, or in an earlier attempt at this one."""
+    logs, first = run.data.events.values(), run.data.steps["step"].min()
+    return any(log.restarted or (log.epochs and log.epochs[0].step == first != 0) for log in logs)
+
+
+def _missing(
+    run: AlignedRun, logs: Mapping[int, EventLog], keys: Sequence[tuple[int, int]], short: Mapping[tuple[int, int], str]
+) -> str | None:
+    """Why the records do not hold the whole training; None where they do."""
+    if is_resumed(run):
+        return "earlier epochs, or attempts, are not in these records"
+    if keys[-1] in short:
+        return "the last epoch is not complete"
+    train = run.data.record.spec.get("train")
+    planned = train.get("epochs") if isinstance(train, dict) and run.data.record.kind == "train" else None
+    number = keys[-1][0] + 1
+    if not isinstance(planned, int) or number >= planned:
+        return None
+    wanted = wanted_accuracy(run)
+    if wanted is not None and any((one.value or 0) >= wanted for one in metrics_named(logs, "test_top1")):
+        return None
+    return f"the training ended after epoch {number:,} of {planned:,}"
+
+
+def _notes(run: AlignedRun, complete: Sequence[Epoch], missing: str | None, before_ns: int) -> Iterator[str]:
+    if before_ns:
+        yield f"{show_time(before_ns / NS_PER_S)} of evaluations and checkpoints before the first epoch is in no epoch"
+    firsts = [log.epochs[0].step for log in run.data.events.values() if log.epochs]
+    earlier = 0 if is_resumed(run) else min(firsts)
+    if earlier:
+        yield f"{counted(earlier, 'step')} before the first epoch: in no epoch"
+    if missing is not None:
+        yield f"no time to solution: {missing}"
+    if len(complete) == 1 and run.data.record.kind == "run":
+        yield "one epoch: a program that leaves its loader early has not seen all its samples in it"
+
+
+def _before(spans: pl.DataFrame, begin_ns: int) -> int:
+    """The time in evaluations and checkpoints that ended before ``begin_ns``, in ns."""
+    begins, ends = union(spans.filter(pl.col("end_ns") <= begin_ns))
+    return int((ends - begins).sum())

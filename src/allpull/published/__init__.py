@@ -1,0 +1,1 @@
+"""What others measured and published: tables with their sources, and how they are read."""

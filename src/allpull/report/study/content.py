@@ -1,0 +1,30 @@
+"""Everything that the report of a study draws."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from allpull.schema.audited import AuditFinding
+from allpull.schema.pop import PopEfficiencies
+from allpull.schema.results import RunDetail
+from allpull.schema.studied import StudyPoint, StudyResult
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyReport:
+    """A study, and what its own numbers contradict or leave unchecked.
+
+    ``details`` and POP efficiencies are of one run of each point, by point id.
+    """
+
+    study: StudyResult
+    details: Mapping[str, RunDetail] = field(default_factory=dict)
+    pop: Mapping[str, PopEfficiencies] = field(default_factory=dict)
+    findings: Sequence[AuditFinding] = ()
+    unchecked: Sequence[str] = ()
+
+    @property
+    def measured(self) -> list[StudyPoint]:
+        """The points with a throughput above 0."""
+        return [point for point in self.study.points if point.throughput is not None and point.throughput.value > 0]

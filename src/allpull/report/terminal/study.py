@@ -1,0 +1,168 @@
+"""A study on a terminal: its plan, and what was measured in each series beside what was published."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from allpull.report.printable import printable
+from allpull.report.terminal.table import bullets
+from allpull.report.wording import ABSENT, percent, ranged, spread, times
+from allpull.schema.results import Interval
+from allpull.schema.studied import (
+    Changed,
+    PlannedPoint,
+    PublishedSeries,
+    SeriesRatio,
+    StudyPlan,
+    StudyPoint,
+    StudyResult,
+)
+from allpull.study.points import show_parameters
+from allpull.study.results import by_series, series_label
+from allpull.units import counted, show_count, show_time
+
+SHOWN_COMMANDS = 1  # of a plan: the others differ in their parameters
+
+
+def planned(plan: StudyPlan) -> RenderableType:
+    """The points of a plan with what they cost, and what is published."""
+    runs = sum(max(0, point.repeats - point.done) for point in plan.points)
+    cost = "not known yet" if plan.cost_s is None else f"about {show_time(plan.cost_s)}"
+    hours = "" if plan.rank_hours is None else f", {show_count(plan.rank_hours)} rank-hours"
+    head = f"{plan.name}: {counted(len(plan.points), 'point')}, {counted(runs, 'run')} to do; {cost}{hours}"
+    parts: list[RenderableType] = [Text(printable(head), style="bold")]
+    parts += [Text(printable(plan.title))] if plan.title else []
+    rows = [_planned_row(point) for point in plan.points]
+    parts.append(_table(["id", "parameters", "ranks", "hosts", "network", "done", "cost"], rows, left=2))
+    parts += [Text(f"such as: {printable(shlex.join(point.command))}") for point in plan.points[:SHOWN_COMMANDS]]
+    parts += [Text(_published_line(one)) for one in plan.published]
+    parts.append(bullets([*_changes(plan.changed), *plan.notes]))
+    return Group(*parts)
+
+
+def measured(result: StudyResult) -> RenderableType:
+    """A table for each series, ratios between series, published points, and what is missing."""
+    parts: list[RenderableType] = [Text(printable(f"{result.name}: {result.title or 'study'}"), style="bold")]
+    for series in by_series(result.points):
+        if series[0].series or series[0].labels:
+            parts += [Text(), Text(printable(_series_title(series)), style="bold")]
+        parts.append(_table(COLUMNS, [_point_row(point) for point in series], left=0))
+    if result.ratios:
+        parts += [Text(), Text("One series over another", style="bold")]
+        rows = [_ratio_row(one) for one in result.ratios]
+        parts.append(_table(["compared", "otherwise", "ranks", "hosts", "ratio", "95 % interval"], rows, left=2))
+    for published in result.published:
+        parts += [Text(), Text(printable(f"published: {_published_line(published)}"), style="bold")]
+        parts.append(_table(PUBLISHED_COLUMNS, _published_rows(published), left=0))
+    not_done = list(_not_done(result.points))
+    if not_done:
+        parts += [Text(), Text("Not measured", style="bold"), bullets(not_done)]
+    if result.notes:
+        parts += [Text(), bullets(result.notes)]
+    return Group(*parts)
+
+
+COLUMNS = ("ranks", "hosts", "runs", "samples/s", "speed-up", "efficiency", "epoch", "epoch speed-up", "to solution")
+PUBLISHED_COLUMNS = ("ranks", "hosts", "batch", "workers", "images/s", "speed-up", "efficiency", "epoch", "training")
+
+
+def _series_title(series: Sequence[StudyPoint]) -> str:
+    """What the points of a series have in common: labels, then parameters."""
+    return ": ".join(
+        filter(None, [series_label(series), show_parameters(series[0].series) if series[0].series else ""])
+    )
+
+
+def _planned_row(point: PlannedPoint) -> list[str]:
+    return [
+        point.id,
+        ": ".join(filter(None, [", ".join(point.labels), show_parameters(point.parameters)])),
+        str(point.ranks),
+        str(point.hosts),
+        ABSENT if point.trainable_parameters is None else f"{point.trainable_parameters:,}",
+        f"{point.done}/{point.repeats}",
+        ABSENT if point.cost_s is None else show_time(point.cost_s),
+    ]
+
+
+def _point_row(point: StudyPoint) -> list[str]:
+    done = sum(run.state == "completed" for run in point.runs)
+    return [
+        str(point.ranks),
+        str(point.hosts),
+        f"{done}/{len(point.runs)}",
+        spread(point.throughput),
+        times(point.speedup.value if point.speedup else None),
+        percent(point.efficiency.value if point.efficiency else None),
+        _seconds(point.epoch_s),
+        times(point.epoch_speedup.value if point.epoch_speedup else None),
+        _seconds(point.time_to_solution_s),
+    ]
+
+
+def _ratio_row(one: SeriesRatio) -> list[str]:
+    compared = f"{show_parameters({one.parameter: one.value})} over {show_parameters({one.parameter: one.base})}"
+    common = show_parameters(one.series) if one.series else ABSENT
+    return [compared, common, str(one.ranks), str(one.hosts), times(one.ratio.value), ranged(one.ratio)]
+
+
+def _published_rows(series: PublishedSeries) -> Iterator[list[str]]:
+    """Published points in the units of ours; a speed-up that is not stated follows from the rates.
+
+    An efficiency that is not stated follows where a series grows in ranks alone, not in batch or workers.
+    """
+    grows = len({point.ranks for point in series.points}) == len(series.points) > 1
+    rated = [point for point in series.points if point.images_per_s]
+    base = min(rated, key=lambda point: point.ranks, default=None)
+    for point in series.points:
+        speedup, efficiency = point.speedup, point.efficiency
+        if speedup is None and base is not None and base.images_per_s and point.images_per_s:
+            speedup = point.images_per_s / base.images_per_s
+            efficiency = speedup * base.ranks / point.ranks if efficiency is None and grows else efficiency
+        yield [
+            str(point.ranks),
+            ABSENT if point.nodes is None else str(point.nodes),
+            ABSENT if point.batch_per_rank is None else str(point.batch_per_rank),
+            ABSENT if point.workers is None else str(point.workers),
+            ABSENT if point.images_per_s is None else show_count(point.images_per_s),
+            times(speedup),
+            percent(efficiency),
+            ABSENT if point.epoch_time_s is None else show_time(point.epoch_time_s),
+            ABSENT if point.train_time_s is None else show_time(point.train_time_s),
+        ]
+
+
+def _not_done(points: Iterable[StudyPoint]) -> Iterator[str]:
+    for point in points:
+        for run in point.runs:
+            if run.state != "completed":
+                why = f": {run.reason}" if run.reason else ""
+                yield f"{show_parameters(point.parameters)}, repeat {run.repeat + 1}: {run.state}{why}"
+
+
+def _published_line(series: PublishedSeries) -> str:
+    return printable(f"{series.series}, {series.model}, {series.framework} ({counted(len(series.points), 'point')})")
+
+
+def _changes(changed: Sequence[Changed]) -> list[str]:
+    return [f"changed to fit here: {one.what} = {one.here} (full: {one.full})" for one in changed]
+
+
+def _seconds(interval: Interval | None) -> str:
+    return ABSENT if interval is None else show_time(interval.value)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int) -> Table:
+    """A table whose first ``left`` columns hold text, the others numbers."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="left" if place < left else "right")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table

@@ -1,0 +1,195 @@
+"""The directory of a study: what it holds, whose it is, and which runs belong to which point."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from allpull.errors import BadInput, RunDirError
+from allpull.rundir import safe_open
+from allpull.rundir.run_record import read_record
+from allpull.rundir.write import private_folder, whole_file, whole_json
+from allpull.schema.base import tag
+from allpull.schema.run import RunRecord
+from allpull.schema.studied import Attempt, RecordedPoint, StudyRecord
+from allpull.study.file import StudyFile, load_study
+from allpull.study.overlay import changes
+from allpull.study.points import Point
+from allpull.study.toml_text import toml_text
+from allpull.version import __version__
+
+STUDY_TOML, STUDY_JSON, ATTEMPTS, LOCK, RUNS, CLUSTERS = (
+    *("study.toml", "study.json", "attempts.jsonl", "lock", "runs", "clusters"),
+)
+KIND = "studyrecord"
+"""The kind of ``study.json`` in its schema tag."""
+
+FREE = (*("study.title", "study.timeout", "study.limit", "study.repeats", "study.half_width", "published", "tune"),)
+"""Beginnings of the settings that may change while a study goes on: how much is run, not what."""
+
+MAX_BYTES = 16 << 20
+
+
+def is_study(place: Path) -> bool:
+    """Whether ``place`` is the directory of a study."""
+    return (place / STUDY_JSON).is_file()
+
+
+def directory_of(study: StudyFile, out: Path | None) -> Path:
+    """Where ``study`` is measured: ``out``, or else the folder of its name below ``studies``."""
+    return out if out is not None else Path("studies") / study.settings.name
+
+
+def open_directory(study: StudyFile, points: list[Point], directory: Path, *, anew: bool = False) -> None:
+    """Make ``directory`` that of ``study``, or check that it is already.
+
+    ``anew``: a directory of an older version of the file becomes that of this one; its runs stay.
+
+    Raises:
+        BadInput: it holds something else, or the study with other settings.
+        OSError: it cannot be written.
+    """
+    text = toml_text(study.plain)
+    if is_study(directory):
+        known = read_study_record(directory)
+        if known.name != study.settings.name:
+            raise BadInput(
+                f"{directory} holds the study '{known.name}', not '{study.settings.name}'",
+                hint="choose another directory: --out DIR",
+            )
+        if (directory / STUDY_TOML).is_file():
+            differences = _differences(load_study(str(directory / STUDY_TOML)), study)
+            if differences and not anew:
+                raise BadInput(
+                    "\n  ".join([f"the study differs from the one in {directory}:", *differences]),
+                    hint="give it another study.name; or add --continue: runs of points that are still in it are kept",
+                )
+    elif directory.is_dir() and any(directory.iterdir()):
+        raise BadInput(f"{directory} is not empty, and no study", hint="choose another directory: --out DIR")
+    settings = study.settings
+    record = StudyRecord(
+        schema=tag(KIND),
+        name=settings.name,
+        title=settings.title,
+        scaling=settings.scaling or None,
+        created_utc=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        allpull=__version__,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        repeats=settings.repeats,
+        half_width=settings.half_width or None,
+        points=[
+            RecordedPoint(
+                id=point.id,
+                parameters=point.parameters,
+                series=point.series,
+                ranks=point.job.ranks,
+                hosts=point.job.hosts,
+                labels=list(point.labels),
+            )
+            for point in points
+        ],
+        published=list(study.published),
+        changed=list(study.changed),
+        notes=list(settings.notes),
+    )
+    private_folder(str(directory))
+    private_folder(str(directory / RUNS))
+    whole_file(str(directory / STUDY_TOML), text)
+    whole_json(str(directory / STUDY_JSON), record.model_dump(mode="json", by_alias=True))
+
+
+def read_study_record(directory: Path) -> StudyRecord:
+    """``study.json`` of ``directory``.
+
+    Raises:
+        RunDirError: there is none, or it cannot be read.
+    """
+    root = safe_open.checked_directory(directory)
+    blob = safe_open.read_whole(root, STUDY_JSON, MAX_BYTES)
+    return safe_open.document(StudyRecord, KIND, blob, f"{safe_open.shown_path(root)}/{STUDY_JSON}")
+
+
+def runs_by_point(directory: Path) -> dict[tuple[str, int], list[tuple[str, RunRecord]]]:
+    """Every run of the study by (point, repeat), oldest first: the name of its directory, and its record."""
+    root = safe_open.checked_directory(directory)
+    runs: dict[tuple[str, int], list[tuple[str, RunRecord]]] = {}
+    for name in safe_open.file_names(root, RUNS, ""):
+        try:
+            record = read_record(root / RUNS / name)
+        except RunDirError:
+            continue  # killed before it wrote its record: there is nothing in it
+        point, _, repeat = (record.point or "").rpartition("/")
+        if point and repeat.isdecimal():
+            runs.setdefault((point, int(repeat)), []).append((name, record))
+    return runs
+
+
+def read_attempts(directory: Path) -> list[Attempt]:
+    """All attempts in their order; a line that was cut off is left out."""
+    try:
+        lines = (directory / ATTEMPTS).read_text("utf-8", "replace").splitlines()
+    except FileNotFoundError:
+        return []
+    attempts = []
+    for line in lines:
+        try:
+            attempts.append(Attempt.model_validate_json(line))
+        except ValueError:
+            continue
+    return attempts
+
+
+def add_attempt(directory: Path, attempt: Attempt) -> None:
+    """Append ``attempt``, and wait until the disk has it.
+
+    Raises:
+        OSError: the disk is full, say.
+    """
+    with (directory / ATTEMPTS).open("a", encoding="utf-8") as file:
+        file.write(json.dumps(attempt.model_dump(mode="json", by_alias=True)) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[int]:
+    """Hold the lock of a study; yields its descriptor. Processes of jobs share it, so it ends with the last of them.
+
+    Raises:
+        BadInput: another process runs this study.
+    """
+    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(descriptor, 20).decode("ascii", "replace").strip()
+            raise BadInput(
+                f"{directory} is in use: process {holder or 'unknown'} runs this study, or its last run still ends",
+                hint="wait for it, or end it and try again in half a minute",
+            ) from None
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, str(os.getpid()).encode())
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _differences(old: StudyFile, new: StudyFile) -> list[str]:
+    """A line for each setting in which two studies differ, apart from those that change no run."""
+    return [
+        f"{one.what}: {one.full} there, {one.here} here"
+        for one in changes(old.plain, new.plain)
+        if not one.what.startswith(FREE)
+    ]
+
+
+def cluster_file(directory: Path, point: Point) -> Path:
+    """Where the cluster file of a rehearsed point is."""
+    return directory / CLUSTERS / f"{point.id}.toml"

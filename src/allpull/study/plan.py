@@ -1,0 +1,122 @@
+"""The plan of a study: its points, the order of its runs, what they cost, and what was published."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+from allpull.published.series import published_series
+from allpull.schema.base import tag
+from allpull.schema.studied import PlannedPoint, StudyPlan
+from allpull.study.costs import Costs
+from allpull.study.directory import cluster_file, is_study, read_attempts, runs_by_point
+from allpull.study.file import StudyFile
+from allpull.study.network_size import of_rehearsal, of_trainings
+from allpull.study.parameters import placeholders
+from allpull.study.points import Point
+from allpull.units import counted
+
+
+def run_order(points: Sequence[Point], repeats: int, seed: int) -> list[tuple[str, int]]:
+    """(Point, repeat) in the order in which they are run: rounds of all points, each shuffled.
+
+    A drift of the machine then acts on all points alike (a randomised block design; Box, Hunter & Hunter 2005,
+    chapter 4), and every point is measured once before any is measured twice.
+    """
+    order = []
+    for repeat in range(repeats):
+        ids = [point.id for point in points]
+        random.Random(f"{seed}/{repeat}").shuffle(ids)  # noqa: S311  an order, no secret
+        order += [(id_, repeat) for id_ in ids]
+    return order
+
+
+def plan(study: StudyFile, points: Sequence[Point], directory: Path) -> StudyPlan:
+    """What ``allpull study run`` would do in ``directory``, where some of it may be done already.
+
+    Raises:
+        UnknownName: a published series does not exist.
+    """
+    settings = study.settings
+    known = is_study(directory)
+    costs = Costs(points, read_attempts(directory) if known else ())
+    done: dict[str, set[int]] = {}
+    for (id_, repeat), runs in (runs_by_point(directory) if known else {}).items():
+        if any(record.status == "completed" for _, record in runs):
+            done.setdefault(id_, set()).add(repeat)
+    counts = _parameters(study, points)
+    planned = [
+        _planned(point, study, directory, costs=costs, done=len(done.get(point.id, ())), parameters=counts[point.id])
+        for point in points
+    ]
+    missing = [(point, costs.of(point.id), max(0, point.repeats - point.done)) for point in planned]
+    missing = [(point, cost, runs) for point, cost, runs in missing if runs]
+    seconds = [cost.seconds * runs if cost else None for _, cost, runs in missing]
+    rank_s = [cost.seconds * runs * point.ranks if cost else None for point, cost, runs in missing]
+    return StudyPlan(
+        schema=tag("plan"),
+        name=settings.name,
+        title=settings.title,
+        directory=str(directory),
+        points=planned,
+        order=[one for one in run_order(points, settings.repeats, settings.seed) if one[1] not in done.get(one[0], ())],
+        cost_s=None if None in seconds else sum(one for one in seconds if one is not None),
+        rank_hours=None if None in rank_s else sum(one for one in rank_s if one is not None) / 3600,
+        published=published_series(study.published),
+        changed=list(study.changed),
+        notes=[*study.settings.notes, *_notes(study)],
+    )
+
+
+def _planned(
+    point: Point, study: StudyFile, directory: Path, *, costs: Costs, done: int, parameters: int | None
+) -> PlannedPoint:
+    cost, repeats = costs.of(point.id), study.settings.repeats
+    return PlannedPoint(
+        id=point.id,
+        parameters=point.parameters,
+        series=point.series,
+        ranks=point.job.ranks,
+        hosts=point.job.hosts,
+        command=shown_command(point, directory),
+        trainable_parameters=parameters,
+        cost_s=None if cost is None else cost.seconds * repeats,
+        cost_from=None if cost is None else cost.basis,
+        repeats=repeats,
+        done=done,
+        labels=list(point.labels),
+    )
+
+
+def shown_command(point: Point, directory: Path) -> list[str]:
+    """What a user would type to run ``point`` alone."""
+    if point.job.kind != "rehearse":
+        return list(point.job.command)
+    return ["allpull", "rehearse", str(cluster_file(directory, point)), *point.job.command]
+
+
+def _parameters(study: StudyFile, points: Sequence[Point]) -> dict[str, int | None]:
+    """Trainable parameters of the network of each point; None for a command."""
+    trained = {point.id: point.job.spec for point in points if point.job.spec is not None}
+    counts = of_trainings([(study.run.recipe, spec) for spec in trained.values()])
+    known = dict(zip(trained, counts, strict=True))
+    for point in points:
+        cluster = point.job.configuration.get("cluster")
+        known.setdefault(point.id, None if cluster is None else of_rehearsal(cluster))
+    return known
+
+
+def _notes(study: StudyFile) -> list[str]:
+    settings, notes = study.settings, []
+    uses = {name for word in study.run.command for name in placeholders(word)}
+    if study.source == "command" and settings.steps and "steps" not in uses:
+        notes.append(
+            f"the command has no {{steps}}: it runs to its own end, and its first {settings.steps} steps are recorded"
+        )
+    if settings.half_width:
+        notes.append(
+            f"a point is repeated until its throughput is known to ± {100 * settings.half_width:g} %, at most "
+            f"{counted(settings.repeats, 'time')}: costs are upper bounds"
+        )
+    return notes

@@ -1,0 +1,167 @@
+"""Measure configurations by jobs: each a run of the study's recipe, command or cluster, ended early where hopeless."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.run import metrics
+from allpull.errors import AllpullError, RunDirError
+from allpull.explain.explanation import explain
+from allpull.rundir.live.snapshot import JobSnapshot, job_snapshot
+from allpull.rundir.read.run import read_run
+from allpull.rundir.run_record import read_record
+from allpull.schema.run import RunRecord
+from allpull.schema.studied import Attempt, Parameters
+from allpull.schema.tuned import BottleneckKind, TrialState
+from allpull.study.directory import RUNS
+from allpull.study.file import Matrix, StudyFile
+from allpull.study.point_run import Deadline, StudyPlace, run_point
+from allpull.study.points import Point, points_of
+from allpull.study.tune.bottleneck import bottlenecks
+from allpull.study.tune.live_value import live_value
+from allpull.study.tune.objective import Goal, Hopeless, Measured
+from allpull.study.tune.run_value import Value, run_value
+from allpull.units import show_time
+
+
+class JobsEvaluate:
+    """Runs configurations of ``study`` in ``place``; ``fixed`` are parameters that are not tuned."""
+
+    def __init__(self, study: StudyFile, goal: Goal, place: StudyPlace, *, fixed: Parameters) -> None:
+        self._study, self._goal, self._place, self._fixed = study, goal, place, fixed
+
+    def run(self, parameters: Parameters, repeat: int, hopeless: Hopeless) -> Measured:
+        """Run one configuration, or find the run that a killed tuning has completed."""
+        try:
+            point = point_of(self._study, {**self._fixed, **parameters})
+        except AllpullError as error:
+            return Measured(state="failed", value=None, seconds=0.0, rank_s=0.0, run=None, reason=error.message)
+        known = self._completed(point, repeat)
+        if known is not None:
+            seconds = _seconds(known)
+            return self._measured(known.id, "completed", None, seconds=seconds, rank_s=seconds * point.job.ranks)
+        watch = _Watch(self._study, self._goal, hopeless)
+        timeout_s = self._study.settings.timeout_s
+        deadline = None
+        if timeout_s is not None:
+            late = f"it took longer than study.timeout = {show_time(timeout_s)}"
+            deadline = Deadline(seconds=timeout_s, state="timeout", reason=late)
+        attempt = run_point(point, repeat, self._place, deadline=deadline, look=watch.look)
+        state, reason = watch.outcome(attempt)
+        return self._measured(attempt.run, state, reason, seconds=attempt.seconds, rank_s=attempt.rank_s)
+
+    def is_completed(self, parameters: Parameters, repeat: int) -> bool:
+        """Whether this run of a configuration is there already."""
+        return self._completed(point_of(self._study, {**self._fixed, **parameters}), repeat) is not None
+
+    def bottlenecks(self, run: str) -> Sequence[BottleneckKind]:
+        """The bottlenecks of a run by `explain`; empty where it cannot be read."""
+        try:
+            data = read_run(self._place.directory / run, skip_damaged=True)
+        except RunDirError:
+            return []
+        return bottlenecks(explain(AlignedRun(data)).result)
+
+    def _measured(
+        self, name: str | None, state: TrialState, reason: str | None, *, seconds: float, rank_s: float
+    ) -> Measured:
+        """The objective of a run that has ended, or why it has none."""
+        value = None
+        if name is not None and state in ("completed", "stopped"):
+            found = self._value(name)
+            value = found.interval
+            if value is None and state == "completed":
+                state, reason = "failed", found.reason
+        return Measured(
+            state=state,
+            value=value,
+            seconds=seconds,
+            rank_s=rank_s,
+            run=None if name is None else f"{RUNS}/{name}",
+            reason=reason,
+        )
+
+    def _value(self, name: str) -> Value:
+        try:
+            aligned = AlignedRun(read_run(self._place.directory / RUNS / name, skip_damaged=True))
+        except RunDirError as error:
+            return Value(interval=None, reason=error.message)
+        whole_epochs = not self._study.settings.steps
+        return run_value(self._goal, metrics(aligned), aligned.data.events, whole_epochs=whole_epochs)
+
+    def _completed(self, point: Point, repeat: int) -> RunRecord | None:
+        """The record of this repeat of ``point`` if it completed."""
+        folder = self._place.directory / RUNS
+        for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+            try:
+                record = read_record(path)
+            except RunDirError:
+                continue
+            if record.point == f"{point.id}/{repeat}" and record.status == "completed":
+                return record
+        return None
+
+
+class _Watch:
+    """Looks at a run while it goes on, and says when to end it."""
+
+    def __init__(self, study: StudyFile, goal: Goal, hopeless: Hopeless) -> None:
+        self._study, self._goal, self._hopeless = study, goal, hopeless
+        self._begin_s = time.monotonic()
+        self._state: TrialState | None = None
+
+    def look(self, directory: Path) -> Deadline | None:
+        """Why to end the run in ``directory`` now: it is hopeless, or has made all steps of the study."""
+        try:
+            now = job_snapshot(directory)
+        except RunDirError:
+            return None
+        if self._has_all_steps(now):
+            self._state = "completed"
+            return Deadline(seconds=0.0, state="skipped", reason="it has made study.steps")
+        seconds = time.monotonic() - self._begin_s
+        live = live_value(self._goal, now, warmup_steps=self._study.settings.warmup_steps, seconds=seconds)
+        reason = None if live is None else self._hopeless(live)
+        if reason is None:
+            return None
+        self._state = "stopped"
+        return Deadline(seconds=0.0, state="skipped", reason=reason)
+
+    def outcome(self, attempt: Attempt) -> tuple[TrialState, str | None]:
+        """How the run counts: it may have completed before it was ended."""
+        if attempt.state == "completed":
+            return "completed", None
+        if self._state is not None:
+            return self._state, None if self._state == "completed" else attempt.reason
+        return ("timeout" if attempt.state == "timeout" else "failed"), attempt.reason
+
+    def _has_all_steps(self, now: JobSnapshot) -> bool:
+        """Whether a user's program has made the steps of the study; it does not know of them, and would go on."""
+        steps = self._study.settings.steps
+        if self._study.source != "command" or not steps or len(now.ranks) < now.record.ranks:
+            return False
+        return all(rank.steps and rank.steps[-1].step + 1 >= steps for rank in now.ranks)
+
+
+def point_of(study: StudyFile, parameters: Parameters) -> Point:
+    """The point of ``study`` with ``parameters`` alone.
+
+    Raises:
+        ConfigError: it cannot be run.
+    """
+    axes: Mapping[str, Sequence[object]] = {name: [value] for name, value in parameters.items()}
+    only = dataclasses.replace(study, matrix=Matrix(axes=axes), includes=())
+    return points_of(only)[0]
+
+
+def _seconds(record: RunRecord) -> float:
+    """Wall time of a run that has ended, by its record."""
+    if record.ended_utc is None:
+        return 0.0
+    begin, end = (datetime.fromisoformat(text) for text in (record.created_utc, record.ended_utc))
+    return (end - begin).total_seconds()
