@@ -163,19 +163,33 @@ def cpu_quota(tree: Tree) -> Optional[float]:
     return min(limits, default=None)
 
 
-def _cgroup_folders(tree: Tree) -> List[Tuple[int, str]]:
-    """Version and folder of each control group that limits our CPU time, from ours up to the mount."""
+def memory_left(tree: Tree) -> Optional[int]:
+    """Bytes that the control groups of this process still allow, the page cache counted as used; None: no limit."""
+    left = []
+    for version, folder in _cgroup_folders(tree, "memory"):
+        names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        most, used = (number((tree.text(f"{folder}/{name}") or "").strip()) for name in names)
+        if most is not None and used is not None and most < UNLIMITED:
+            left.append(max(0, int(most) - int(used)))
+    return min(left, default=None)
+
+
+UNLIMITED = 1 << 60  # bytes; what version 1 has in place of "max" is more
+
+
+def _cgroup_folders(tree: Tree, controller: str = "cpu") -> List[Tuple[int, str]]:
+    """Version and folder of each control group of ``controller`` that holds us, from ours up to the mount."""
     paths: Dict[int, str] = {}
     for line in tree.read("proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if not controllers:
             paths[2] = path
-        elif "cpu" in controllers.split(","):
+        elif controller in controllers.split(","):
             paths[1] = path
     folders: List[Tuple[int, str]] = []
     for mount in tree.mounts():
         version = {"cgroup2": 2, "cgroup": 1}.get(mount.kind)
-        if version not in paths or (version == 1 and "cpu" not in mount.options):
+        if version not in paths or (version == 1 and controller not in mount.options):
             continue
         # In a container the mount shows a part of the tree, and our path may be relative to a folder above it.
         below = os.path.relpath(paths[version] or "/", mount.inside or "/")

@@ -174,3 +174,24 @@ def test_what_differs_between_runs_is_named() -> None:
     ]
     hostile = [{"model.name": "x" * 10_000}, {"model.name": "y"}]
     assert len(table([metrics(1, 100), metrics(2, 150)], hostile).notes[0]) < 200
+
+
+def test_each_precision_has_its_own_reference_and_a_row_per_size() -> None:
+    # by hand: bf16 on one rank is 131.9 % of fp32's throughput, and no scaling
+    runs = [
+        metrics(1, 100.0, run="fp32-1", precision="fp32"),
+        metrics(1, 131.9, run="bf16-1", precision="bf16"),
+        metrics(2, 180.0, run="fp32-2", precision="fp32"),
+        metrics(2, 250.0, run="bf16-2", precision="bf16"),
+    ]
+    found = tabulated(*runs)
+    assert [(run.reference, run.efficiency) for run in found.runs] == [
+        ("fp32-1", 1.0),
+        ("bf16-1", 1.0),
+        ("fp32-1", pytest.approx(0.9)),
+        ("bf16-1", pytest.approx(250 / 131.9 / 2)),
+    ]
+    assert found.reference == "fp32-1"
+    rows = [(one.ranks, one.precision, one.over, one.ratio.value) for one in found.precisions]
+    assert rows == [(1, "bf16", "fp32", pytest.approx(1.319)), (2, "bf16", "fp32", pytest.approx(250 / 180))]
+    assert found.precisions[0].ratio.low is not None

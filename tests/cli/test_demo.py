@@ -9,6 +9,7 @@ import pytest
 
 
 @pytest.mark.ranks
+@pytest.mark.slow
 def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, tmp_path):
     done = run_cli("demo", "--no-open", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

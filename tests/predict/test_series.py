@@ -99,6 +99,16 @@ def test_a_rounded_table_gives_wider_intervals(tmp_path: Path) -> None:
     assert widths[1] > 2 * widths[0]
 
 
+def test_a_measured_interval_widens_a_rate_and_does_not_move_it(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.csv", {1: 100.0, 2: 190.0})
+    path.write_text(path.read_text().replace("190.0,,,,", "190.0,,,,images_per_sec_low=150; images_per_sec_high=200"))
+    result = predict_series(path, "ours", ranks=[8])
+    assert [one.throughput for one in result.calibration] == [100.0, 190.0]
+    exact = predict_series(table(tmp_path / "exact.csv", {1: 100.0, 2: 190.0}), "ours", ranks=[8])
+    assert result.predictions[0].throughput.value == pytest.approx(exact.predictions[0].throughput.value)
+    assert result.predictions[0].throughput.low < exact.predictions[0].throughput.low
+
+
 def test_bad_input_is_named(tmp_path: Path) -> None:
     path = table(tmp_path / "t.csv", {1: 100.0, 2: 190.0})
     with pytest.raises(UnknownName, match="did you mean 'ours'"):

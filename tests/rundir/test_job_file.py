@@ -40,7 +40,7 @@ def test_it_is_read_as_it_was_written(tmp_path: Path, job: JobFile) -> None:
 
 def test_a_job_of_our_own_modules_has_no_command_in_its_file() -> None:
     plain = JobFile(directory="/runs/b", module="m", nonce="n").to_plain()
-    assert set(plain) == {one.name for one in fields(JobFile)} - {"command", "cwd", "watch", "id", "masked"}
+    assert set(plain) == {one.name for one in fields(JobFile)} - {"command", "cwd", "carried", "watch", "id", "masked"}
 
 
 def test_fields_of_another_version_are_left_out() -> None:

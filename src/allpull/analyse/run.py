@@ -30,6 +30,7 @@ from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps
 from allpull.rundir.read.linked_files import linked_files
 from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap, texts
+from allpull.schema.reading import Io
 from allpull.schema.results import CollectiveUse, Pause, RunDetail, RunMetrics, Steady
 
 MAX_STEP_TIMES = 2000  # enough for a distribution that a page can show
@@ -47,10 +48,10 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
     grid = arrange(aligned.steps, numbers, ranks, aligned.reductions)
     split = aligned.phases(grid, numbers)
     rate = throughput.throughput(grid)
-    reading = steady_rates.reading(run.counters, _windows(run.steps, numbers), ranks)
     windows = aligned.buckets
     copies = replicas(run.events)
     epochs = epochs_of(aligned)
+    reading = with_windows(steady_rates.reading(run.counters, _windows(run.steps, numbers), ranks), aligned, epochs)
     return RunMetrics(
         run=run.record.id,
         name=run.record.name,
@@ -65,7 +66,7 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
         step_s=throughput.step_time(grid),
         phases=split.means_s(),
         closure_error=split.closure_error,
-        io=with_windows(reading, aligned, epochs),
+        io=reading,
         overhead=recording_overhead(run.steps),
         accuracy=learning.last_value(run.events, "test_top1"),
         accuracy_top5=learning.last_value(run.events, "test_top5"),
@@ -79,7 +80,7 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
                 *_gaps_of_rates(steady, has_rate=rate is not None),
                 *split.gaps,
                 *windows.gaps,
-                *_gaps_of_reading(run, is_measured=reading.read_bytes_per_s is not None),
+                *_gaps_of_reading(run, reading, compares=aligned.clock.compares),
                 *_gaps_of_accuracy(run),
                 *gaps_of_replicas(copies),
             ]
@@ -181,14 +182,17 @@ def _gaps_of_rates(steady: SteadySteps, *, has_rate: bool) -> Iterator[Gap]:
         yield Gap(kind="rates", text="samples of some steps were not recorded: no throughput")
 
 
-def _gaps_of_reading(run: RunData, *, is_measured: bool) -> Iterator[Gap]:
+def _gaps_of_reading(run: RunData, io: Io, *, compares: bool) -> Iterator[Gap]:
     if run.counters.is_empty():
         yield Gap(kind="reading", text="no counters were recorded: reading is not measured")
-    elif not is_measured:
+        return
+    if io.read_bytes_per_s is None:
         yield Gap(
             kind="reading",
             text="not every rank has two counter samples within its steady steps: reading is not measured",
         )
+    if not io.windows and compares:
+        yield Gap(kind="reading", text="counters miss half of the steps, or more: reading per sample is not measured")
 
 
 def _gaps_of_accuracy(run: RunData) -> Iterator[Gap]:

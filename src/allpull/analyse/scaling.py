@@ -195,7 +195,7 @@ def _against(run: RunMetrics, reference: RunMetrics | None) -> RunMetrics:
     if speedup is None:
         return run
     ideal = run.ranks / reference.ranks
-    efficiency = _scaled(speedup, 1 / ideal)
+    efficiency = speedup.scaled(1 / ideal)
     return run.model_copy(
         update={
             "reference": reference.run,
@@ -319,12 +319,6 @@ def _log_ratio(large: float | None, small: float | None) -> float | None:
 
 def _hypotenuse(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else math.hypot(one, other)
-
-
-def _scaled(interval: Interval, factor: float) -> Interval:
-    low = None if interval.low is None else interval.low * factor
-    high = None if interval.high is None else interval.high * factor
-    return Interval(value=interval.value * factor, low=low, high=high)
 
 
 def _all_equal(values: Sequence[float]) -> bool:

@@ -10,12 +10,12 @@ import typer
 
 from allpull.cli import completion
 from allpull.cli.options import AsJson, SkipDamaged
-from allpull.cli.say import answer_json, note, show_result
+from allpull.cli.say import answer, answer_json, note, show_result
 from allpull.cli.verb import Verb
 from allpull.errors import BadInput
 
 if TYPE_CHECKING:
-    from allpull.schema.compared import CompareResult
+    from allpull.schema.compared import CompareResult, PlacementResult
 
 EXAMPLE = "allpull compare before/* --with after/* --fail-if 'throughput < -3%'"
 
@@ -118,15 +118,21 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
     """Compare runs before and after a change.
 
     Every change has a 99 % interval, if the run-to-run variation is known. With --fail-if it is a gate for CI: exit
-    code 3 if the gate fails.
+    code 3 if the gate fails. Of all-reduce probes it compares the time of each size on two placements of the ranks.
     """
     from allpull.api.comparison import compare as compare_runs  # noqa: PLC0415  polars is not needed for --help
+    from allpull.api.placements import open_sides, placements  # noqa: PLC0415
 
     places = _sides(before or [], after or [])
     if strict and not fail_if:
         raise BadInput("--strict has no effect without --fail-if", hint="add --fail-if 'throughput < -3%'")
+    sides = open_sides(*places, skip_damaged=skip_damaged)
+    placed = placements(*sides)
+    if placed is not None:
+        _print_placements(placed, as_json=as_json, unused=[*(fail_if or []), *(metric or []), between_run, html])
+        return
     result = compare_runs(
-        *places,
+        *sides,
         metrics=metric or [],
         fail_if=fail_if or [],
         between_run=between_run,
@@ -143,6 +149,21 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
         show_result(Comparison(result))
     if _fails(result, strict=strict):
         raise typer.Exit(GATE_FAILED)
+
+
+def _print_placements(result: PlacementResult, *, as_json: bool, unused: Sequence[object]) -> None:
+    """Print two placements compared.
+
+    Raises:
+        BadInput: an option was given that is for runs.
+    """
+    from allpull.report.terminal.probe import placements_table  # noqa: PLC0415
+
+    if any(unused):
+        raise BadInput(
+            "--fail-if, --metric, --between-run and --html are for runs, not for probes", hint="leave them out"
+        )
+    answer_json(result) if as_json else answer(placements_table(result))
 
 
 def _sides(before: list[Path], after: list[Path]) -> tuple[list[Path], list[Path]]:

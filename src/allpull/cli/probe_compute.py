@@ -33,6 +33,15 @@ Threads = Annotated[
 Size = Annotated[int, typer.Option("--size", min=1, max=MOST_SIZE, help="Pixels per side; Inception-v3 takes 299.")]
 Channels = Annotated[int, typer.Option("--channels", min=1, max=MOST_CHANNELS, help="Channels of an image.")]
 Classes = Annotated[int, typer.Option("--classes", min=1, max=MOST_CLASSES, help="Number of classes.")]
+Largest = Annotated[bool, typer.Option("--largest-batch", help="Also find the largest batch that fits into memory.")]
+MemoryLimit = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-limit",
+        metavar="SIZE",
+        help="Memory that the largest batch has to fit into. [default: what the GPU has; CPUs: half of what is free]",
+    ),
+]
 BucketSize = Annotated[str, typer.Option("--bucket-size", help="Largest size of a bucket of gradients.")]
 
 
@@ -45,6 +54,8 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     channels: Channels = 3,
     classes: Classes = 1000,
     bucket_size: BucketSize = "25MiB",
+    largest_batch: Largest = False,
+    memory_limit: MemoryLimit = None,
     duration: Duration = "2s",
     launcher: Where = None,
     sets: ProbeSets = None,
@@ -76,15 +87,11 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
         "bucket_bytes": parse_bytes(bucket_size),
         "seconds": parse_seconds(duration),
     }
+    options |= _search(memory_limit, largest_batch=largest_batch)
     if not options["bucket_bytes"]:
         raise BadInput(f"--bucket-size {bucket_size}: a bucket holds something", hint="such as 25MiB")
-    if any(text.partition("=")[0].strip() == "model.name" for text in sets or []):
-        raise BadInput("--set model.name: the model is given without it", hint=f"as in allpull probe compute {model}")
-    one_host = [] if any(text.startswith("launch.hosts") for text in sets or []) else ["launch.hosts=1"]
-    given = [*(sets or []), *one_host, f"model.name={model}"]
-    request = ProbeRequest(
-        name="compute", ranks=1, launcher=launcher, sets=given, accepts=(*USED, "model.name"), min_ranks=1
-    )
+    given, accepted = _overrides(model, sets or []), (*USED, "model.name")
+    request = ProbeRequest(name="compute", ranks=1, launcher=launcher, sets=given, accepts=accepted, min_ranks=1)
     spec = specification(request, notify=note)
     if is_here(spec):
         need_torch()
@@ -94,3 +101,18 @@ def compute(  # noqa: PLR0917  one parameter an option, called by typer alone
     record, directory = measure("compute", spec, out, options)
     result = computed(read_probe(directory, "compute", ComputeAnswer), record.id)
     answer_json(result) if as_json else answer(compute_table(result))
+
+
+def _search(memory_limit: str | None, *, largest_batch: bool) -> dict[str, object]:
+    """Options of the search for the largest batch; none where it is not requested."""
+    if memory_limit is not None and not largest_batch:
+        raise BadInput("--memory-limit is for the largest batch", hint="add --largest-batch")
+    return {"largest_batch": True, "memory_limit": parse_bytes(memory_limit or "0")} if largest_batch else {}
+
+
+def _overrides(model: str, sets: list[str]) -> list[str]:
+    """The user's overrides with those of a probe on one host."""
+    if any(text.partition("=")[0].strip() == "model.name" for text in sets):
+        raise BadInput("--set model.name: the model is given without it", hint=f"as in allpull probe compute {model}")
+    one_host = [] if any(text.startswith("launch.hosts") for text in sets) else ["launch.hosts=1"]
+    return [*sets, *one_host, f"model.name={model}"]

@@ -41,7 +41,7 @@ def show(
     kernels: Kernels = False,
     skip_damaged: SkipDamaged = False,
 ) -> None:
-    """Show throughput, phases, epoch times and accuracy of runs.
+    """Show throughput, phases, epochs and accuracy of runs.
 
     Several runs give a scaling table per program.
     """

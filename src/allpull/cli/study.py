@@ -117,6 +117,22 @@ def run(  # noqa: PLR0917  one parameter an option, called by typer alone
         raise typer.Exit(FAILED if failed else LIMIT)
 
 
+@study.command("submit", cls=Verb, epilog=example("allpull study submit study.toml --at-once 2"))
+def submit(
+    place: Place,
+    out: StudyOut = None,
+    sets: StudySets = None,
+    at_once: Annotated[int, typer.Option("--at-once", metavar="N", help="How many jobs may run at the same time.")] = 1,
+) -> None:
+    """Submit what is missing of a study to Slurm, a job per run."""
+    from allpull.study.submission import submit_study  # noqa: PLC0415  polars is not needed for --help
+
+    study, points, directory = _opened(place, fit_here=False, out=out, sets=sets)
+    for job in submit_study(study, points, directory, at_once=at_once, notify=note):
+        answer(f"{job.number} {job.directory}")
+    note(f"as jobs end: allpull study show {directory}")
+
+
 @study.command("show", cls=Verb, epilog=example("allpull study show studies/my-scaling"))
 def show(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a study.")], as_json: AsJson = False

@@ -23,12 +23,12 @@ def tune(
     ] = None,
     sets: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting, such as tune.trials=20 or train.lr=0.1."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one setting of the study, such as its tune.trials."),
     ] = None,
     fit_here: Annotated[bool, typer.Option("--fit-here", help="Lay [fit_here] over the study.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Find the fastest configuration within a budget, and confirm its gain.
+    """Find the fastest configuration within a budget.
 
     Runs the study at one configuration after another, those that relieve its bottleneck first, and ends runs early
     that are clearly slower than the best. The same command resumes a tuning that was interrupted.

@@ -42,8 +42,7 @@ def main() -> int:
     options = request["options"]
     try:
         if request["kind"] == "run":
-            asked = {**options, "command": tuple(options["command"]), "sets": tuple(options["sets"])}
-            observed = command.resolve(command.CommandRequest(**asked, spelling=as_argument), notify=notify)
+            observed = command.resolve(command.request_of(options, spelling=as_argument), notify=notify)
             return command.observe(observed, out, origin, notify=notify, on_directory=on_directory)
         job, launcher = (
             _rehearsal(options, out, origin)
@@ -60,9 +59,7 @@ def main() -> int:
 def _training(
     options: dict[str, Any], out: Path, origin: list[str], notify: Callable[[str], None]
 ) -> tuple[Job, Launcher]:
-    resume = Path(options["resume"]) if options["resume"] else None
-    asked = {**options, "sets": tuple(options["sets"]), "resume": resume}
-    spec = training.resolve(training.TrainingRequest(**asked, spelling=as_argument), notify=notify)
+    spec = training.resolve(training.request_of(options, spelling=as_argument), notify=notify)
     return training.training_job(spec, out, origin), choose(spec.launch.launcher)
 
 

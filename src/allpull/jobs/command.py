@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from allpull.config.load import Spelling, as_set_option, bare_spec
 from allpull.errors import BadInput, MissingPart
@@ -60,6 +61,12 @@ class ObservedCommand:
     command: tuple[str, ...]
     program: tuple[str, ...]
     spec: RunSpec
+
+
+def request_of(options: Mapping[str, Any], *, spelling: Spelling = as_set_option) -> CommandRequest:
+    """The request that JSON carries as ``options``: the fields of a ``CommandRequest`` but ``spelling``."""
+    words = {"command": tuple(options["command"]), "sets": tuple(options["sets"])}
+    return CommandRequest(**{**options, **words, "spelling": spelling})
 
 
 def resolve(request: CommandRequest, *, notify: Notify = lambda _: None) -> ObservedCommand:

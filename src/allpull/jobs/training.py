@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from allpull.config.load import Spelling, as_set_option, load_spec
 from allpull.data.loader import open_feed
@@ -35,6 +36,12 @@ class TrainingRequest:
     launcher: str | None = None
     resume: Path | None = None
     spelling: Spelling = as_set_option
+
+
+def request_of(options: Mapping[str, Any], *, spelling: Spelling = as_set_option) -> TrainingRequest:
+    """The request that JSON carries as ``options``: the fields of a ``TrainingRequest`` but ``spelling``."""
+    resume = Path(options["resume"]) if options["resume"] else None
+    return TrainingRequest(**{**options, "sets": tuple(options["sets"]), "resume": resume, "spelling": spelling})
 
 
 def resolve(request: TrainingRequest, *, notify: Notify = lambda _: None) -> RunSpec:

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 
 from ..kernel import Tree, cpu_list, cpu_quota, number
 
-SCHEMA = "allpull.host/1.5"  # schema.base.tag("host"), which needs pydantic: a rank has none
+SCHEMA = "allpull.host/1.6"  # schema.base.tag("host"), which needs pydantic: a rank has none
 MAX_NAME = 200  # characters
 MAX_NICS = 64  # a host of containers has hundreds of virtual ones
 SMI_TIMEOUT_S = 5.0  # nvidia-smi wakes sleeping devices, which takes seconds
@@ -60,6 +60,7 @@ def describe_host(record_dir: str, *, host: Optional[str] = None, root: str = "/
         "file_system": _file_system(tree, record_dir),
         "clock_source": tree.text("sys/devices/system/clocksource/clocksource0/current_clocksource"),
         "load_1min": tree.number("proc/loadavg"),
+        "topology": (os.environ.get("SLURM_TOPOLOGY_ADDR") or "")[:MAX_NAME] or None,  # srun(1): "s0.s4.node7"
         "fingerprint": hashlib.sha256(json.dumps(same).encode()).hexdigest()[:16],
     }
 

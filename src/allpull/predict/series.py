@@ -54,9 +54,10 @@ def predict_series(table: Path, series: str, *, calibrate: int = 2, ranks: Seque
         raise BadInput(f"--calibrate {calibrate}: {ONE_SIZE}", hint="two at least")
     if any(number < 1 for number in ranks):
         raise BadInput("--ranks: a number of ranks is 1 or more", hint="such as --ranks 64,128")
-    points = [point for point in read_tables([table]).points if point.series == series]
+    known = read_tables([table]).points
+    points = [point for point in known if point.series == series]
     if not points:
-        raise UnknownName("series", series, {point.series for point in read_tables([table]).points})
+        raise UnknownName("series", series, {point.series for point in known})
     setups = [_setup(key, sizes, calibrate) for key, sizes in groups(points).items()]
     if not setups:
         return _refusal(series, f"{ONE_SIZE}, and no setup of this series has rates of two")
@@ -134,7 +135,7 @@ def _predicted(setup: _Setup, growth: Growth, widths: Widths, ranks: int, measur
     rate = growth.rate(ranks)
     low, high = widths.interval(growth, ranks)
     throughput = Interval(value=rate, low=low, high=high)
-    speedup = _scaled(throughput, 1 / smallest.rate.middle)
+    speedup = throughput.scaled(1 / smallest.rate.middle)
     total = ranks / rate
     samples = None if setup.batch is None or setup.unit != "images/s" else setup.batch * ranks
     return PredictedSize(
@@ -143,18 +144,11 @@ def _predicted(setup: _Setup, growth: Growth, widths: Widths, ranks: int, measur
         extrapolation=ranks / growth.largest,
         throughput=throughput,
         speedup=speedup,
-        efficiency=_scaled(speedup, smallest.ranks / ranks),
+        efficiency=speedup.scaled(smallest.ranks / ranks),
         step_s=None if samples is None else Interval(value=samples / rate, low=samples / high, high=samples / low),
         terms={"base": growth.base / total, "growth": 1 - growth.base / total},
         measured=measured,
     )
-
-
-def _scaled(interval: Interval, factor: float) -> Interval:
-    low, high = interval.low, interval.high
-    assert low is not None
-    assert high is not None
-    return Interval(value=interval.value * factor, low=low * factor, high=high * factor)
 
 
 def _within_one_host(setup: _Setup) -> bool:

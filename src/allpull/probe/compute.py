@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from allpull.errors import BadInput
 from allpull.probe.buckets import ready_times, single_rank_group
+from allpull.probe.largest_batch import largest
 from allpull.probe.ranks import join_group, run, write_result
-from allpull.probe.step_timing import Moments, Trained, matmul_flop_per_s, noise, set_precision
+from allpull.probe.setting import Setting
+from allpull.probe.step_timing import Moments, Trained, matmul_flop_per_s, set_precision
 from allpull.rundir.job_file import JobFile
-from allpull.schema.spec import RunSpec, from_plain
 
 WARMUP = 3
 LEAST, MOST = 5, 500  # steps per point: enough for a median, and no more than a figure needs
@@ -30,32 +30,6 @@ PARTS = ("forward_s", "backward_s", "optimizer_s")
 FAULTS = (RuntimeError, ValueError)  # that torch raises when memory is short or a layer does not support the setting
 
 
-class Setting:
-    """Common to all points: how to build the model, and its device."""
-
-    def __init__(self, job: JobFile, device: torch.device) -> None:
-        options, self.device = job.options, device
-        self.classes, self.shape = options["classes"], (options["channels"], options["size"], options["size"])
-        module, _, name = options["builder"].partition(":")
-        self._build: Callable[..., nn.Module] = getattr(importlib.import_module(module), name)
-        self._spec = from_plain(RunSpec, job.spec).model
-        self.parameters = sum(one.numel() for one in self.model().parameters() if one.requires_grad)
-
-    def model(self) -> nn.Module:
-        """The model with the same initial weights each time, in channels-last memory format.
-
-        Raises:
-            AllpullError: no such model, or it does not accept such images.
-        """
-        torch.manual_seed(0)
-        model = self._build(self._spec, channels=self.shape[0], classes=self.classes, pixels=self.shape[1:])
-        return model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-
-    def images(self, batch: int) -> torch.Tensor:
-        """A batch of noise."""
-        return noise((batch, *self.shape), self.device)
-
-
 def main(job_file: str) -> None:
     """Measure all points of the job and write ``probes/compute.json``."""
     job = JobFile.read(job_file)
@@ -64,6 +38,7 @@ def main(job_file: str) -> None:
     setting = Setting(job, device)
     before, left_out = quiet(), list[str]()
     points = list(measure(setting, options, left_out))
+    batches = largest_batches(setting, job, job_file, left_out) if options.get("largest_batch") else []
     if not points:
         raise BadInput("nothing could be measured: " + "; ".join(left_out[:3]), hint="try smaller batches")
     buckets = list(measure_buckets(setting, options, points, left_out))
@@ -73,7 +48,7 @@ def main(job_file: str) -> None:
         job,
         "compute",
         {
-            "schema": "allpull.compute/1.5",
+            "schema": "allpull.compute/1.6",
             "model": job.spec["model"]["name"],
             "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             **{name: options[name] for name in ("channels", "classes", "size", "bucket_bytes")},
@@ -83,6 +58,7 @@ def main(job_file: str) -> None:
             "noise": [before, quiet()],
             "points": points,
             "buckets": buckets,
+            "largest": batches,
             "left_out": left_out,
         },
     )
@@ -131,6 +107,13 @@ def timed(model: nn.Module, images: torch.Tensor, classes: int, precision: str, 
     host = moments.host_s
     issue_s = [host[start + 3] - host[start] for start in range(0, len(host), 4)]
     return {**times, "issue_s": issue_s if images.device.type == "cuda" else None}
+
+
+def largest_batches(setting: Setting, job: JobFile, job_file: str, left_out: list[str]) -> list[dict[str, Any]]:
+    """The largest batch of each precision that fits into memory; reasons for none are appended to ``left_out``."""
+    wanted = [name for name in job.options["precisions"] if name != "tf32" or setting.device.type == "cuda"]
+    each = (largest(setting, job, job_file, name, left_out) for name in wanted)
+    return [one for one in each if one]
 
 
 def measure_buckets(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 
 MAX_CHARACTERS = 40
@@ -22,6 +22,8 @@ class Figure:
 
     low: float
     high: float
+    stated: float | None = field(default=None, repr=False, compare=False)
+    """The number itself; None: a range, or the result of a calculation."""
 
     @classmethod
     def printed(cls, text: str) -> Figure:
@@ -40,7 +42,7 @@ class Figure:
         low, high = max(ends[0] - halves[0], Decimal(0)), ends[-1] + halves[-1]
         if not 0 < ends[0] <= ends[-1] < LARGEST:
             raise ValueError(f"'{text}' is no positive number below {LARGEST:g}")
-        return cls(float(low), float(high))
+        return cls(float(low), float(high), float(ends[0]) if len(ends) == 1 else None)
 
     @classmethod
     def exactly(cls, value: float) -> Figure:
@@ -63,8 +65,8 @@ class Figure:
 
     @property
     def middle(self) -> float:
-        """Halfway between the two ends."""
-        return (self.low + self.high) / 2
+        """The number that is stated, or halfway between the two ends."""
+        return (self.low + self.high) / 2 if self.stated is None else self.stated
 
 
 def hull(figures: list[Figure]) -> Figure:

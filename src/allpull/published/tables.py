@@ -176,18 +176,28 @@ def _point(line: int, row: Mapping[str, str]) -> Point | None:
     gpus = stated("gpus")
     if gpus is None:
         return None
+    notes = _notes(row["notes"])
     return Point(
         line=line,
         series=row["series"],
         setup=tuple(row.get(column, "") for column in SETUP),
         gpus=round(gpus.middle),
         nodes=round(nodes.middle) if (nodes := stated("nodes")) is not None else None,
-        rate=stated("images_per_sec"),
+        rate=_within(stated("images_per_sec"), notes),
         speedup=_or_cut(stated("speedup")),
         efficiency=stated("efficiency"),
         seconds=stated("train_time_s"),
-        notes=_notes(row["notes"]),
+        notes=notes,
     )
+
+
+def _within(rate: Figure | None, notes: Mapping[str, str]) -> Figure | None:
+    """A rate as its interval (notes ``images_per_sec_low`` and ``_high``), where that is stated and holds it."""
+    try:
+        low, high = (Figure.printed(notes.get(f"images_per_sec_{end}", "")) for end in ("low", "high"))
+    except ValueError:
+        return rate
+    return rate if rate is None or not low.low <= rate.middle <= high.high else Figure(low.low, high.high, rate.stated)
 
 
 def _or_cut(figure: Figure | None) -> Figure | None:

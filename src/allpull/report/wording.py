@@ -68,6 +68,8 @@ def ranged(interval: Interval | None) -> str:
         return times(None if interval is None else interval.value)
     if interval.is_at_most and interval.value > 1:
         return f"{bounded(interval)}{certain_part(interval)}"
+    if interval.low == interval.high:  # by definition, such as of the base
+        return times(interval.value)
     for digits in range(2 if abs(interval.value) < 10 else 1, 5):
         shown = [f"{bound:,.{digits}f}×" for bound in (interval.low, interval.high)]
         if shown[0] != shown[1]:

@@ -112,3 +112,37 @@ class CompareResult(Record):
     promised: list[RemedyFollowUp]
     differences: list[Difference] = Field(description="facts that must agree first")
     notes: list[str]
+
+
+class PlacedProbe(Record):
+    """One all-reduce probe: where its ranks were."""
+
+    run: str
+    ranks: int
+    hosts: list[str]
+    switches: list[str] | None = Field(
+        description="leaf switch of each host, in order, by Slurm's topology; None: it names none for some host"
+    )
+
+
+class PlacementSize(Record):
+    """One size of the all-reduce on both placements: medians of repetitions, geometric mean over probes."""
+
+    size_bytes: int
+    before_s: float
+    after_s: float
+    ratio: Interval = Field(description="time after ÷ before")
+    basis: Basis = Field(description="unknown: what varies from probe to probe is not in the interval")
+    decision: Decision
+
+
+class PlacementResult(Record):
+    """All-reduce probes on two placements of as many ranks: `allpull compare PROBE… --with PROBE…`."""
+
+    schema_: str = Field(alias="schema")
+    before: list[PlacedProbe]
+    after: list[PlacedProbe]
+    confidence: float
+    sizes: list[PlacementSize] = Field(description="those that all probes measured, ascending")
+    decision: Decision = Field(description="that of the largest size")
+    notes: list[str]

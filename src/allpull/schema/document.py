@@ -42,6 +42,7 @@ DOCUMENTED: dict[str, Any] = {
     "explain": explained.ExplainResult,
     "export": exported.ExportResult,
     "compare": compared.CompareResult,
+    "placements": compared.PlacementResult,
     "audit": audited.AuditResult,
     "study-plan": studied.StudyPlan,
     "study": studied.StudyResult,

@@ -42,4 +42,8 @@ class HostRecord(Record):
     file_system: str | None = Field(None, description="type of the file system that holds the records")
     clock_source: str | None = Field(None, description="the kernel's clock source, such as tsc")
     load_1min: float | None = Field(None, ge=0, description="load average when the job began")
+    topology: str | None = Field(
+        None,
+        description="switches above this host, the leaf last, then its name, with dots, as Slurm's topology has it",
+    )
     fingerprint: str = Field(description="hash of CPU, GPU, memory and kernel: equal on equal machines")

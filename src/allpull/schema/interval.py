@@ -23,6 +23,15 @@ class Interval(Record):
         """
         return self.low is not None and self.high is not None and self.low <= number <= self.high
 
+    def scaled(self, factor: float) -> Interval:
+        """The interval of ``factor`` times this quantity, for a positive ``factor``.
+
+        >>> Interval(value=2.0, low=1.0, high=None).scaled(0.5)
+        Interval(value=1.0, low=0.5, high=None)
+        """
+        low, high = (None if bound is None else bound * factor for bound in (self.low, self.high))
+        return Interval(value=self.value * factor, low=low, high=high)
+
     @property
     def is_at_most(self) -> bool:
         """Whether ``value`` is an upper bound, at which the interval ends, and ``low`` a certain lower bound.

@@ -47,7 +47,7 @@ class PredictResult(Record):
     series: str
     unit: str = Field(description="of throughput: images/s, or × the base where the table has speed-ups alone")
     calibration: list[CalibratedSize]
-    unidentified: list[str] = Field(description="what these sizes cannot tell, and the interval covers")
+    unidentified: list[str] = Field(description="what these sizes cannot tell")
     next_measurement: str | None = Field(description="what would narrow the answer most")
     predictions: list[PredictedSize]
     refused: str | None = Field(description="why nothing could be predicted; None: something was")

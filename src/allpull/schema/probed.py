@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from allpull.schema.base import Record
-from allpull.schema.probes import LoaderShuffle, LoaderState, Noise, Precision, StorageOp, StorageWay
+from allpull.schema.probes import LargestBatch, LoaderShuffle, LoaderState, Noise, Precision, StorageOp, StorageWay
 from allpull.schema.results import Interval
 
 
@@ -186,4 +186,5 @@ class ComputeResult(Record):
     points: list[ComputePoint]
     fits: list[ComputeFit]
     buckets: list[ComputeBuckets]
+    largest: list[LargestBatch] = Field(default_factory=list, description="by precision; empty: not requested")
     left_out: list[str]

@@ -190,6 +190,17 @@ class Noise(Record):
     load_1min: float | None
 
 
+class LargestBatch(Record):
+    """The largest batch whose training step fits into memory, on one device and without other ranks."""
+
+    precision: Precision
+    batch: int = Field(ge=1)
+    too_large: int | None = Field(description="the smallest batch that was tried and does not fit; None: none was")
+    peak_bytes: int = Field(ge=0, description="in use at most, of the GPU or of the process")
+    bytes_per_sample: float | None = Field(description="slope of the peak from half of that batch, or less, to it")
+    limit_bytes: int = Field(ge=0, description="memory that it had to fit into")
+
+
 class ComputeAnswer(Record):
     """``probes/compute.json``."""
 
@@ -210,4 +221,5 @@ class ComputeAnswer(Record):
     noise: list[Noise] = Field(description="before and after the measurement")
     points: list[ComputeMeasured]
     buckets: list[BucketsMeasured]
+    largest: list[LargestBatch] = Field(default_factory=list, description="by precision; empty: not requested")
     left_out: list[str] = Field(description="what was requested but could not be measured, and why")

@@ -16,7 +16,7 @@ from allpull.errors import RunDirError
 from allpull.published.series import published_series
 from allpull.rundir.read.run import read_run
 from allpull.schema.base import tag
-from allpull.schema.results import Interval, RunMetrics
+from allpull.schema.results import Interval
 from allpull.schema.run import UNENDED, RunRecord
 from allpull.schema.studied import (
     Attempt,
@@ -30,6 +30,7 @@ from allpull.schema.studied import (
     StudyResult,
 )
 from allpull.study.directory import RUNS, read_attempts, read_study_record, runs_by_point
+from allpull.study.epochs import same_epochs
 from allpull.units import counted
 
 CONFIDENCE = 0.975  # the quantile of a two-sided interval of 95 %
@@ -192,12 +193,12 @@ def _with_speedups(points: Sequence[StudyPoint]) -> list[StudyPoint]:
     scaled: dict[str, StudyPoint] = {}
     for series in by_series(points):
         by_rate = next((point for point in series if point.throughput is not None), None)
-        by_epoch = next((point for point in series if point.epoch_s is not None), None)
+        by_epoch = next((point for point in series if point.epoch_s is not None and same_epochs(series)), None)
         for point in series:
             update: dict[str, Interval | None] = {}
             if by_rate is not None:
                 update["speedup"] = speedup = _over(point is by_rate, point.throughput, by_rate.throughput)
-                update["efficiency"] = speedup and _scaled(speedup, by_rate.ranks / point.ranks)
+                update["efficiency"] = speedup and speedup.scaled(by_rate.ranks / point.ranks)
             if by_epoch is not None:
                 update["epoch_speedup"] = _over(point is by_epoch, by_epoch.epoch_s, point.epoch_s)
             scaled[point.id] = point.model_copy(update=update)
@@ -209,11 +210,6 @@ def _over(is_base: bool, top: Interval | None, bottom: Interval | None) -> Inter
     if top is None or bottom is None:
         return None
     return Interval(value=1.0, low=1.0, high=1.0) if is_base else ratio(top, bottom)
-
-
-def _scaled(interval: Interval, factor: float) -> Interval:
-    low, high = (None if bound is None else bound * factor for bound in (interval.low, interval.high))
-    return Interval(value=interval.value * factor, low=low, high=high)
 
 
 def series_ratios(points: Sequence[StudyPoint]) -> Iterator[SeriesRatio]:
@@ -288,8 +284,3 @@ def _notes(record: StudyRecord, points: Sequence[StudyPoint], runs: Mapping[tupl
 
 
 _STATES: tuple[PointState, ...] = ("missing", "failed", "timeout", "skipped")
-
-
-def completed_metrics(point: StudyPoint) -> list[RunMetrics]:
-    """The metrics of every completed repeat of ``point``."""
-    return [run.metrics for run in point.runs if run.metrics is not None]

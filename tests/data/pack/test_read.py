@@ -19,8 +19,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from allpull.data.pack.encode import Recipe
+from allpull.data.pack.plan import Layout, plan
 from allpull.data.pack.read import Pack, read_index
 from allpull.data.pack.verify import verify
+from allpull.data.pack.write import write_pack
 from allpull.data.pack_format import (
     HEAD_BYTES,
     INDEX,
@@ -36,11 +39,20 @@ from allpull.data.pack_format import (
     shard_head,
     shard_name,
 )
+from allpull.data.sources import SOURCES, guess
+
+
+@pytest.fixture(scope="module")
+def written(folder, tmp_path_factory) -> Path:
+    listing = SOURCES.load(guess(folder))(folder, None)
+    recipe = Recipe(kind="jpeg-restart", dtype=listing.source.dtype)
+    layout = Layout(seed=0, shard_bytes=60_000)
+    return write_pack(plan(listing, recipe, layout), tmp_path_factory.mktemp("written") / "pack", workers=1).directory
 
 
 @pytest.fixture
-def pack(folder, make_pack) -> Path:
-    return make_pack(folder, kind="jpeg-restart", shard_bytes=60_000).directory
+def pack(written, tmp_path) -> Path:
+    return Path(shutil.copytree(written, tmp_path / "pack"))
 
 
 EPOCHS = """

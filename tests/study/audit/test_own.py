@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "report"))
 from study_samples import interval, scaled, study
 
 from allpull.study.audit.own import audit_study
+from allpull.study.audit.run import audit_tables
 
 SIZES = {1: 1.0, 2: 0.95, 4: 0.88}
 
@@ -88,3 +89,13 @@ def test_what_was_not_measured_is_named_and_not_checked() -> None:
     result = audit_study(study(points))
     assert result.findings == []
     assert result.notes[0] == "no complete epoch (samples/s × training time) in 3 points"
+
+
+def test_a_rate_in_a_table_counts_as_its_stated_interval(tmp_path: Path) -> None:
+    """Found on a noisy machine: 689 images/s between 442 and 1,075 contradict no time of an epoch."""
+    row = "s,1,32,689.3,1,1,,{}epoch_training_s=1.823; samples=1437"
+    header = "series,gpus,batch_per_gpu,images_per_sec,speedup,efficiency,train_time_s,notes"
+    for interval_, slips in (("images_per_sec_low=441.8; images_per_sec_high=1075.4; ", 0), ("", 1)):
+        path = tmp_path / "points.csv"
+        path.write_text(f"{header}\n{row.format(interval_)}\n")
+        assert len(audit_tables([path]).findings) == slips

@@ -1,4 +1,4 @@
-"""Where does the time of an epoch go, how long did the training take, and how fast did it read?"""
+"""Epoch times, time to solution, each precision over the most exact one, and reading, as tables of the report."""
 
 from __future__ import annotations
 

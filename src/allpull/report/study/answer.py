@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import attrgetter
 
 from allpull.report.html.block import Block, Notice, Part, Points, Tile, Tiles
 from allpull.report.study.content import StudyReport
-from allpull.report.study.lines import Series, label, plain_name, series
+from allpull.report.study.lines import Series, plain_name, series
 from allpull.report.study.scaling import ACCEPTABLE, bounds
 from allpull.report.study.times import timed
 from allpull.report.wording import joined, percent, ranged, spread, spread_parts, times
 from allpull.schema.results import Interval
 from allpull.schema.studied import StudyPoint
+from allpull.study.epochs import same_epochs
 from allpull.units import counted, show_time
 
 MOST_ITEMS = 12
@@ -42,17 +44,22 @@ def sentences(report: StudyReport) -> list[str]:
 def best_point(report: StudyReport) -> StudyPoint | None:
     """The point with the shortest epoch, or where no epoch was timed the highest throughput; None: nothing measured."""
     with_epochs = [point for point in report.measured if point.epoch_s is not None]
-    if with_epochs:
+    if _by_epoch(report):
         return min(with_epochs, key=lambda point: _value(point.epoch_s))
     return max(report.measured, key=lambda point: _value(point.throughput), default=None)
 
 
+def _by_epoch(report: StudyReport) -> bool:
+    """Whether the time of an epoch decides which point is best: some have one, and epochs are the same work."""
+    return any(point.epoch_s is not None for point in report.measured) and same_epochs(report.measured)
+
+
 def described(report: StudyReport, point: StudyPoint) -> str:
-    """The settings of a point that differ between points, and its ranks and hosts."""
-    names = dict.fromkeys(name for one in report.study.points for name in one.series)
-    varied = [name for name in names if len({str(one.series.get(name)) for one in report.study.points}) > 1]
+    """The ranks and hosts of a point, and its series where there are several."""
+    known = series(report.study)
+    own = [one.name for one in known if point.id in {other.id for other in one.points}] if len(known) > 1 else []
     hosts = f" on {counted(point.hosts, 'host')}" if point.hosts > 1 else ""
-    return ", ".join([f"{counted(point.ranks, 'rank')}{hosts}", *([label(point.series, varied)] if varied else [])])
+    return ", ".join([f"{counted(point.ranks, 'rank')}{hosts}", *own])
 
 
 def largest(one: Series) -> StudyPoint | None:
@@ -96,7 +103,7 @@ def _scaled(report: StudyReport) -> list[Series]:
 
 
 def _best(report: StudyReport, best: StudyPoint) -> str:
-    value = f"an epoch takes {timed(best.epoch_s)}, at " if best.epoch_s is not None else ""
+    value = f"an epoch takes {timed(best.epoch_s)}, at " if _by_epoch(report) else ""
     unsure = _indistinct(report, best)
     equals = f"; {joined(unsure)} cannot be told apart from it" if unsure else ""
     runs = sum(run.metrics is not None for run in best.runs)
@@ -106,12 +113,8 @@ def _best(report: StudyReport, best: StudyPoint) -> str:
 
 def _indistinct(report: StudyReport, best: StudyPoint) -> list[str]:
     """The points whose interval of what decides overlaps that of the best, three at most."""
-    own = best.epoch_s or best.throughput
-    others = [
-        point
-        for point in report.measured
-        if point is not best and _overlap(own, point.epoch_s if best.epoch_s is not None else point.throughput)
-    ]
+    deciding = attrgetter("epoch_s" if _by_epoch(report) else "throughput")
+    others = [point for point in report.measured if point is not best and _overlap(deciding(best), deciding(point))]
     named = [described(report, point) for point in others[:3]]
     return named if len(others) <= 3 else [*named[:2], f"{len(others) - 2} more"]
 
@@ -144,7 +147,7 @@ def _tiles(report: StudyReport) -> Iterator[Tile]:
         label="samples per second",
         detail=", ".join(part for part in (f"± {half_width}" if half_width else "", described(report, best)) if part),
     )
-    if best.epoch_s is not None:
+    if best.epoch_s is not None and _by_epoch(report):
         yield Tile(value=show_time(best.epoch_s.value), label="shortest epoch", detail=_range(best.epoch_s))
     widest = max(((one, point) for one in _scaled(report) if (point := largest(one))), key=_rank, default=None)
     if widest is not None and widest[1].speedup is not None:

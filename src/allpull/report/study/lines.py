@@ -11,6 +11,7 @@ from allpull.analyse.scaling import kind
 from allpull.report.printable import short
 from allpull.schema.results import Scaling
 from allpull.schema.studied import PublishedSeries, StudyPoint, StudyResult, Value
+from allpull.study.results import by_series, series_label
 from allpull.units import counted
 
 LABEL_CHARACTERS = 40
@@ -91,12 +92,15 @@ def setting(parameter: str, value: Value | None) -> str:
 
 def series(study: StudyResult) -> list[Series]:
     """The series of a study in the order of their first points, each with a name of its own."""
-    groups = list(_grouped(study.points, lambda point: _key(point.series)).values())
-    varied = _varied([group[0].series for group in groups])
-    names = distinct([label(group[0].series, varied) or "measured" for group in groups])
+    groups = by_series(study.points)
+    parts = [series_label(group) for group in groups]
+    names = []
+    for part, group in zip(parts, groups, strict=True):
+        varied = _varied([other[0].series for other, its in zip(groups, parts, strict=True) if its == part])
+        names.append(", ".join(filter(None, [part, label(group[0].series, varied)])) or "measured")
     return [
-        Series(name=name, points=(points := sorted(group, key=_size)), scaling=_scaling(study, points))
-        for name, group in zip(names, groups, strict=True)
+        Series(name=name, points=group, scaling=_scaling(study, group))
+        for name, group in zip(distinct([short(name, LABEL_CHARACTERS) for name in names]), groups, strict=True)
     ]
 
 
@@ -178,10 +182,6 @@ def _scaling(study: StudyResult, points: Sequence[StudyPoint]) -> Scaling | None
     metrics = [next((run.metrics for run in point.runs if run.metrics is not None), None) for point in points]
     measured = kind([one for one in metrics if one is not None])
     return measured if measured in {"weak", "strong"} else study.scaling or measured
-
-
-def _size(point: StudyPoint) -> tuple[int, int]:
-    return point.ranks, point.hosts
 
 
 def _is_number(value: Value) -> bool:

@@ -16,7 +16,7 @@ from allpull.report.study.scaling import bounds
 from allpull.report.study.times import timed
 from allpull.report.wording import joined, spread
 from allpull.schema.studied import StudyPoint, Value
-from allpull.study.audit.own import epoch_of, epochs_of, metrics_of, samples_per_epoch
+from allpull.study.epochs import epoch_of, epochs_of, metrics_of, samples_per_epoch
 from allpull.units import counted
 
 COLUMNS = (

@@ -14,7 +14,7 @@ from allpull.report.study.scaling import MOST_ROWS
 from allpull.report.wording import ABSENT, percent, ranged
 from allpull.schema.results import Interval
 from allpull.schema.studied import PublishedPoint, PublishedSeries, StudyPoint
-from allpull.study.audit.own import epoch_of
+from allpull.study.epochs import epoch_of, same_epochs
 from allpull.units import counted, show_time
 
 TITLE = "Time of an epoch, time to solution"
@@ -108,6 +108,8 @@ def _of_parts(everything: Sequence[Series]) -> Iterator[Table]:
 
 def _lead(report: StudyReport) -> str:
     known = [(point.epoch_s.value, point) for point in report.study.points if point.epoch_s is not None]
+    if not same_epochs(report.study.points):
+        return "An epoch has as many steps at every size, so more ranks train more samples in it."
     if not known:
         return "From the begin of the first epoch to the end of the last."
     _, fastest = min(known, key=lambda pair: pair[0])

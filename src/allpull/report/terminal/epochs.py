@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import ceil
 
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
@@ -48,7 +49,7 @@ def reading_over_time(series: IoOverTime) -> str:
         edges = [series.begin_s[0], *series.end_s]
     means = [_mean(series, begin, end) for begin, end in pairwise(edges)]
     highest = max((mean or 0.0 for mean in means), default=0.0)
-    bars = "".join(" " if mean is None else BARS[min(7, round(mean / highest * 8 - 0.5))] for mean in means)
+    bars = "".join(" " if mean is None else BARS[max(0, ceil(mean / highest * 8) - 1)] for mean in means)
     return f"Reading over {show_time(length_s)}: {bars} (the highest bar is {rate(highest)})"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from allpull.schema.compared import PlacedProbe, PlacementResult
 from allpull.schema.probed import (
     ComputeBuckets,
     ComputeFit,
@@ -16,8 +17,9 @@ from allpull.schema.probed import (
 )
 from allpull.schema.probes import LoaderShuffle
 from allpull.schema.results import AllreduceResult, ClockResult, Interval, RingFit
-from allpull.units import percent, show_bytes, show_count, show_spread, show_time
+from allpull.units import counted, percent, show_bytes, show_count, show_spread, show_time
 
+MOST_HOSTS = 8  # named
 NOISY = 1.25  # 95th percentile over the fastest of the same work, from which on results say little
 STORAGE_WAYS = {
     "direct": "Reads went past the page cache (O_DIRECT); caches of servers and disks are in the results.",
@@ -36,6 +38,36 @@ def allreduce_table(result: AllreduceResult) -> str:
         lines.append(f"{one.size_bytes:>12} {count:>12} {'float':>6} {'sum':>6} {one.time_s * 1e6:>12.1f} {rates}")
     lines.append(_ring_fit(result.fit))
     return "\n".join(lines)
+
+
+def placements_table(result: PlacementResult) -> str:
+    """Where the ranks were on both sides, a line per size, and the notes."""
+    lines = [f"{name:>6}: {_place(side)}" for name, side in (("before", result.before), ("after", result.after))]
+    head = ("size", "before", "after", "after ÷ before", f"{percent(result.confidence)} interval", "after is")
+    rows = [
+        (
+            show_bytes(one.size_bytes),
+            show_time(one.before_s),
+            show_time(one.after_s),
+            f"{one.ratio.value:.3f}",
+            "?" if one.ratio.low is None or one.ratio.high is None else f"{one.ratio.low:.3f} to {one.ratio.high:.3f}",
+            one.decision,
+        )
+        for one in result.sizes
+    ]
+    return "\n".join([*lines, "", _table(head, rows), "", *(f"Note: {note}." for note in result.notes)]).rstrip()
+
+
+def _place(side: Sequence[PlacedProbe]) -> str:
+    """Hosts and leaf switches of the probes of a side."""
+    hosts = list(dict.fromkeys(host for one in side for host in one.hosts))
+    switches = list(dict.fromkeys(switch for one in side for switch in one.switches or ()))
+    named = f", leaf switch{'es' if len(switches) > 1 else ''} {', '.join(switches)}" if switches else ""
+    probes = f" ({len(side)} probes)" if len(side) > 1 else ""
+    shown = ", ".join(hosts[:MOST_HOSTS]) + (
+        f" and {len(hosts) - MOST_HOSTS:,} more" if len(hosts) > MOST_HOSTS else ""
+    )
+    return f"{counted(side[0].ranks, 'rank')} on {shown}{named}{probes}"
 
 
 def _ring_fit(fit: RingFit | None) -> str:
@@ -201,6 +233,13 @@ def _compute_sentences(result: ComputeResult) -> Iterator[str]:
     yield from (_fit_sentence(one) for one in result.fits if one.part == "step")
     for timing in result.buckets:
         yield _bucket_sentence(timing)
+    for one in result.largest:
+        next_one = "more was not tried" if one.too_large is None else f"{one.too_large:,} does not fit"
+        each = "" if one.bytes_per_sample is None else f", {show_bytes(one.bytes_per_sample)} per sample"
+        yield (
+            f"Largest batch ({one.precision}): {one.batch:,} of {show_bytes(one.limit_bytes)}, at most "
+            f"{show_bytes(one.peak_bytes)} in use{each}; {next_one}."
+        )
     worst = max(one.p95_over_fastest for one in result.noise)
     busy = "; it is busy, so the results are uncertain" if worst > NOISY else ""
     yield f"Noise of the machine: the same work takes up to {worst:.2f} times as long as at best (95 %){busy}."

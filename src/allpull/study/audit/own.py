@@ -6,16 +6,15 @@ Own numbers have measured intervals, where those of others are known to their ro
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import median
 
 from allpull.published.figures import Figure
 from allpull.published.tables import Point, Published
 from allpull.schema.audited import AuditFinding, AuditResult, Check, Range
 from allpull.schema.base import tag
-from allpull.schema.epochs import EpochTime
-from allpull.schema.results import Interval, RunMetrics
+from allpull.schema.results import Interval
 from allpull.schema.studied import StudyPoint, StudyResult
 from allpull.study.audit.checks import CHECKS, SLOW_START, extrapolated, first_epoch
+from allpull.study.epochs import epoch_of, epochs_of, metrics_of, samples_per_epoch
 from allpull.units import counted
 
 MARGIN = 0.02  # by which samples/s of steady steps and of whole epochs may differ: ragged batches, first batches
@@ -38,29 +37,6 @@ def audit_study(study: StudyResult) -> AuditResult:
         findings=findings,
         notes=list(_unchecked(points)),
     )
-
-
-def metrics_of(point: StudyPoint) -> list[RunMetrics]:
-    """The metrics of its completed repeats."""
-    return [run.metrics for run in point.runs if run.metrics is not None]
-
-
-def epoch_of(point: StudyPoint) -> EpochTime | None:
-    """The parts of an epoch in the first repeat that has them."""
-    return next((one.epoch_s for one in metrics_of(point) if one.epoch_s is not None), None)
-
-
-def samples_per_epoch(point: StudyPoint) -> int | None:
-    """Samples of an epoch of all ranks, the median over the recorded ones; None: not recorded."""
-    epoch = epoch_of(point)
-    known = [one.samples for one in epoch.each if one.samples] if epoch is not None else []
-    return round(median(known)) if known else None
-
-
-def epochs_of(point: StudyPoint) -> int | None:
-    """Complete epochs of the first repeat that has any."""
-    epoch = epoch_of(point)
-    return len(epoch.each) or None if epoch is not None else None
 
 
 def _point(line: int, point: StudyPoint) -> Point:
