@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from threading import Thread, get_ident
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from allpull.observe.hooks.inference.deferred import MOST_NOTES
+from allpull.observe.hooks.inference.marks_listener import MarksListener
 from allpull.observe.hooks.inference.step_inference import StepInference
 from allpull.observe.identity import Identity
 from allpull.observe.recording.recorder import Recorder
-from allpull.observe.recording.step_line import CHECKPOINT, COLLECTIVE
+from allpull.observe.recording.step_line import CHECKPOINT, COLLECTIVE, INPUT
 from allpull.rundir import layout
 from allpull.rundir.job_file import WatchOptions
 from allpull.rundir.live.activity import ENDED_NS, PLACES, STEP
@@ -200,3 +203,69 @@ def test_an_error_of_ours_ends_the_notes_and_not_the_program(tmp_path: Path, mon
     for _ in range(20):
         program.step(rng, loads=True, odd=0)
     assert not program.calls.deferred.is_on
+    assert [part for part, _ in program.failures] == ["notes"]
+    assert recorder.step_number == recorder.live[STEP] == 40  # the lost steps shift no other
+
+
+def test_a_step_that_never_ends_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    programs = [Program(tmp_path / name, monkeypatch, defers=name == "noted") for name in ("noted", "live")]
+    for program in programs:
+        rng, calls = random.Random(0), program.calls
+        for _ in range(20):
+            program.step(rng, loads=True, odd=0)
+        for _ in range(3 * MOST_NOTES):
+            program.after(rng)
+            calls.fetched(calls.fetch_begins(1), [Tensor(16, 3)])
+            program.after(rng)
+            calls.leave(calls.forward_begins((Tensor(16, 3),), True))
+            program.after(rng)
+            calls.backward_ends(calls.backward_begins())
+            assert len(calls.deferred._notes) < 2 * MOST_NOTES
+        assert calls.deferred.is_on == (program is programs[0])
+        program.step(rng, loads=True, odd=0)
+    assert programs[0].lines() == programs[1].lines()
+
+
+def test_a_training_thread_loses_nothing_when_another_thread_ends_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, rng = Program(tmp_path, monkeypatch, defers=True), random.Random(0)
+
+    def train() -> None:
+        program.calls._thread = get_ident()
+        for _ in range(30):
+            program.step(rng, loads=True, odd=0)
+
+    thread = Thread(target=train)
+    thread.start()
+    thread.join()
+    assert program.calls.deferred.is_on
+    steps, _ = program.lines()
+    assert [step["step"] for step in steps] == list(range(30))
+
+
+def test_a_note_that_a_signal_handler_cut_off_is_of_no_later_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = [Program(tmp_path / name, monkeypatch, defers=True) for name in ("cut", "whole")]
+    for program in programs:
+        rng, deferred = random.Random(0), program.calls.deferred
+        for step in range(40):
+            if step == 20:
+                deferred.settle()
+                deferred._notes.extend((INPUT, program.now, None) if program is programs[0] else ())
+            program.step(rng, loads=True, odd=0)
+        assert deferred.is_on
+    assert programs[0].lines() == programs[1].lines()
+
+
+def test_a_metric_of_another_thread_is_of_the_step_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program, rng = Program(tmp_path, monkeypatch, defers=True), random.Random(0)
+    for _ in range(30):
+        program.step(rng, loads=True, odd=0)
+    thread = Thread(target=MarksListener(program.calls).metric, args=("loss", 1.0, None))
+    thread.start()
+    thread.join()
+    assert program.calls.deferred.is_on
+    _, events = program.lines()
+    assert [event["step"] for event in events if event.get("name") == "loss"] == [30]

@@ -8,6 +8,7 @@ repeated through the recorder, with the moments noted, and calls are followed on
 
 from __future__ import annotations
 
+from contextlib import suppress
 from operator import attrgetter, length_hint
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
@@ -40,7 +41,7 @@ FETCHED, LEFT, BACKWARD_ENDS, STEP_ENDS, ARRAY, ARRAY_ENDS = range(10, 16)
 """Kinds of notes besides the places of phases that begin."""
 
 FIELDS = 3  # of a note: its kind, its moment, and what else was read
-MOST_NOTES = 64 * 8 * FIELDS  # 64 steps: repeating them holds up a step by half a millisecond
+MOST_NOTES = 64 * 8 * FIELDS  # 64 steps, or part of one: repeating them holds up a step by half a millisecond
 WORTH = 8  # steps noted in a row; with fewer, noting costs more than it saves
 LONGEST_PAUSE = 4096  # steps
 
@@ -129,7 +130,12 @@ class Deferred:
 
     def settle(self) -> None:
         """Follow calls one by one again, after repeating all notes; what other threads do needs neither."""
-        if self._repeating or not self.is_on or (get_ident() != self._thread and self._open != BACKWARD):
+        if self.is_on and (get_ident() == self._thread or self._open == BACKWARD):
+            self.settle_all()
+
+    def settle_all(self) -> None:
+        """As ``settle``, from any thread: the one that ends the process may not be the one that trains."""
+        if self._repeating or not self.is_on:
             return
         if self._made_ns > 0:
             self._note((ARRAY_ENDS, self._made_ns, None))
@@ -164,6 +170,7 @@ class Deferred:
         self._arrays, self._batches, self._loads = inference.arrays, inference.batches, inference.loads
         self._thread = get_ident()
         self._open = NOTHING
+        self._notes.clear()  # a signal handler may have settled between a reading and its note
         self._optimizer = self._made_ns = 0
         self._saw_forward = False
         self.step = self._first = recorder.step_number
@@ -171,7 +178,7 @@ class Deferred:
         for holder, names in ((inference, INSTEAD), (inference.arrays, ARRAYS)):
             for name in names:
                 setattr(holder, name, getattr(self, name))
-        recorder.settle, recorder.forget = self.settle, self.discard
+        recorder.settle, recorder.forget = self.settle_all, self.discard
         self.is_on = True
 
     def _end(self) -> None:
@@ -203,6 +210,8 @@ class Deferred:
         self._note((LEFT, now, None))
         self._live[ENDED_NS] = now
         self._open = NOTHING
+        if len(self._notes) >= MOST_NOTES:
+            self._repeat()
 
     def fetch_begins(self, iterator: int) -> int:
         """The program fetches a batch."""
@@ -223,6 +232,8 @@ class Deferred:
         now = self._live[ENDED_NS] = self._clock_ns()
         self._open = NOTHING
         self._note((FETCHED, now, self._content_of(batch)))
+        if len(self._notes) >= MOST_NOTES:
+            self._repeat()
 
     def forward_begins(self, inputs: Any, learns: bool) -> int:
         """A forward pass of the whole network begins."""
@@ -260,6 +271,8 @@ class Deferred:
         arrival = self._recorder.arrival
         self._open = NOTHING
         self._note((BACKWARD_ENDS, now, () if arrival is None else arrival()))
+        if len(self._notes) >= MOST_NOTES:
+            self._repeat()
 
     def optimizer_begins(self, number: int) -> None:
         """The optimizer steps."""
@@ -327,18 +340,29 @@ class Deferred:
         recorder.queue = readings  # type: ignore[assignment]  # it has all that is called
         recorder.arrival = readings.arrival
         left = iter(notes)
+        failure: Optional[Exception] = None
         try:
             for kind, now, reading in zip(left, left, left):  # noqa: B905  Python 3.9 has no strict
                 readings.now = now
                 self._repeat_one(recorder, readings, kind, reading)
         except Exception as error:  # noqa: BLE001  no error of ours may reach the program
-            notes.clear()
-            self._inference.failed.add(PART)
-            self._inference.session.part_failed(PART, error)
+            failure = error
         finally:
             del notes[: len(notes) - length_hint(left)]
             recorder.clock_ns, recorder.queue, recorder.arrival, recorder.live = before
             self._repeating = False
+        if failure is not None:
+            self._lose(recorder, failure)
+
+    def _lose(self, recorder: Recorder, error: Exception) -> None:
+        """Note no calls any more; the steps that are lost are missing, and shift no other."""
+        self._notes.clear()
+        self._end()
+        self._inference.failed.add(PART)
+        self._inference.session.part_failed(PART, error)
+        with suppress(Exception):
+            recorder.step_number, recorder.is_cut = self.step, False
+            recorder.begin_here()
 
     def _repeat_one(self, recorder: Recorder, readings: Readings, kind: int, reading: Any) -> None:
         if kind == STEP_ENDS:
