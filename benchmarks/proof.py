@@ -167,6 +167,13 @@ MEASUREMENTS = (
         stored=False,
     ),
     Measurement(
+        name="predict_rehearsed",
+        script="predict_rehearsed.py",
+        arguments=("--keep", "build/rehearsed", "--extrap", "build/extrap/bin/python"),
+        about="forecasts of `allpull predict` against rehearsed clusters (twenty minutes; root, pip install extrap)",
+        stored=False,
+    ),
+    Measurement(
         name="real_faults",
         script="real_faults.py",
         about="whether `allpull explain` finds faults in two ranks that compute for real (ten minutes)",
