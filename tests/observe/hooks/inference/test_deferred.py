@@ -160,6 +160,7 @@ def test_notes_give_the_same_records(seed: int, tmp_path: Path, monkeypatch: pyt
         noted, live = programs
         assert noted.live == live.live, step
         assert noted.calls.step_number == live.calls.step_number == noted.recorder.live[STEP]
+        assert noted.steps_file.stat().st_size == live.steps_file.stat().st_size  # what a SIGKILL here would leave
     assert programs[0].noted > (300 if odd == 0 else 0)
     assert programs[1].noted == 0
     assert programs[0].lines() == programs[1].lines()
