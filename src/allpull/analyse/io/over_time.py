@@ -148,8 +148,8 @@ def _places_by(frame: pl.DataFrame, *keys: str) -> Iterator[tuple[Any, ...]]:
     groups = frame.lazy().with_row_index("place").group_by(keys, maintain_order=True).agg("place").collect()
     places = groups["place"].explode().to_numpy()
     ends = np.cumsum(groups["place"].list.len().to_numpy())
-    for values, own in zip(groups.select(keys).iter_rows(), np.split(places, ends[:-1]), strict=True):
-        yield *values, own
+    for values, begin, end in zip(groups.select(keys).iter_rows(), [0, *ends[:-1]], ends, strict=False):
+        yield *values, places[begin:end]
 
 
 def epoch_spans(events: Mapping[int, EventLog]) -> pl.DataFrame:
