@@ -34,7 +34,7 @@ def predict(
     Each answer has a 90 % interval, as wide as the errors on published series that were held back. Exit code 3: these
     measurements cannot tell.
     """
-    from allpull.predict.series import PUBLISHED, predict_series  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.predict.table.series import PUBLISHED, predict_series  # noqa: PLC0415  numpy is not needed for --help
 
     if series is None:
         raise BadInput("no series was named", hint="add --series NAME; NAME is in the column series of the table")
