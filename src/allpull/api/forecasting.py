@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from allpull.api.places import Place
 from allpull.api.results import MOST_LINES, Shown
-from allpull.api.runs import Place, Run, as_runs
+from allpull.api.runs import Run, as_runs
 from allpull.errors import BadInput
 from allpull.predict.calibration.calibrated import Probe, Stated
 from allpull.predict.runs import Request, forecast_runs

@@ -11,8 +11,8 @@ from allpull.predict.calibration.calibrated import Calibration
 from allpull.predict.calibration.links import LOCAL, NETWORK
 from allpull.predict.calibration.measured import MeasuredRun
 from allpull.predict.calibration.parameters import HIGH, LOW, Floats, Parameter, State
+from allpull.predict.calibration.step import COMPUTE, INPUT, buckets_s, step_terms
 from allpull.predict.job import Job
-from allpull.predict.step import COMPUTE, INPUT, buckets_s, step_terms
 from allpull.schema.forecast import (
     Baseline,
     CalibrationRun,

@@ -14,8 +14,8 @@ from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
 from allpull.predict.calibration.links import LOCAL, NETWORK, Timed
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun
 from allpull.predict.calibration.parameters import DRAWS, Floats, Parameter, Parameters, State
+from allpull.predict.calibration.step import step_terms
 from allpull.predict.job import Job
-from allpull.predict.step import step_terms
 from allpull.predict.terms import compute
 from allpull.predict.terms.compute import Compute
 from allpull.predict.terms.exchange import SLOWDOWN
