@@ -88,7 +88,7 @@ def predict(  # noqa: PLR0917  typer reads the options
     as_json: AsJson = False,
     skip_damaged: SkipDamaged = False,
 ) -> None:
-    """Predict a training on more ranks, from short runs of it or from a table of rates.
+    """Predict larger sizes from short runs, or from a table of rates.
 
     From runs: each step in terms (compute, input, lateness, exchange), with a 90 % interval, and the measurement that
     would narrow it. From a table, with --series: its larger sizes from its smallest. Exit code 3: these measurements
