@@ -96,8 +96,8 @@ SLOW_TWO = Rehearsal(name="n2-slow", ranks=2, steps=40, faults=_SLOW)
 LOADED_ONE = Rehearsal(name="n1-workers1", ranks=1, mbit=LOADER_RATE, workers=1, steps=30)
 LOADED_TWO = Rehearsal(name="n2-workers1", ranks=2, mbit=LOADER_RATE, workers=1, steps=30)
 
-PROBE_RANKS, PROBE_SIZES = 2, "256KiB,512KiB,1MiB,2MiB,4MiB"
-"""Of the all-reduce probe at ``RATE``; the smallest is 20 bursts of the token bucket, which pass unshaped."""
+PROBE_RANKS, PROBE_SIZES = 2, "8,4KiB,64KiB,256KiB,1MiB,4MiB"
+"""Of the all-reduce probe at ``RATE``: as its defaults, from a latency alone to the size of the gradients."""
 
 
 def serial(ranks: int, epochs: int, *, beyond: int = 0) -> Rehearsal:
@@ -165,7 +165,7 @@ def cases() -> list[Case]:
                 name=f"n{ranks}-workers{workers}", ranks=ranks, mbit=LOADER_RATE, workers=workers, steps=29
             ),
             calibration=(LOADED_ONE, LOADED_TWO),
-            asked=("--what-if", f"workers={workers}"),
+            asked=("--what-if", f"workers={workers}") if workers > 1 else (),
         )
         for ranks, workers in ((2, 2), (2, 3), (4, 1), (4, 2), (4, 3))
     ]
