@@ -138,6 +138,11 @@ MEASUREMENTS = (
         about="published series predicted from their smallest sizes (seconds)",
     ),
     Measurement(
+        name="predict_time_to_accuracy",
+        script="predict_time_to_accuracy.py",
+        about="time to accuracy of MLPerf's ResNet-50 entries, from epochs of other years (seconds)",
+    ),
+    Measurement(
         name="kill_trials",
         script="kill_trials.py",
         arguments=("--trials", "6"),

@@ -22,6 +22,7 @@ import printed_accuracy
 import printed_explain
 import printed_forecast
 import printed_loader
+import printed_predicted
 import printed_trainer
 from allpull.units import percent, show_count, show_spread, show_time
 
@@ -404,6 +405,10 @@ def _console(command: str, lines: list[str]) -> str:
 NOT_YET = "*Not measured yet: `make proof` does.*"
 
 BLOCKS = {
+    "time-to-accuracy": Block(
+        needs=("predict_time_to_accuracy",),
+        show=explained("predict_time_to_accuracy", printed_predicted.time_to_accuracy),
+    ),
     "demo-short": Block(needs=("demo",), show=demo_short),
     "demo-progress": Block(needs=("demo",), show=demo_progress),
     "demo-table": Block(needs=("demo",), show=demo_table),
