@@ -25,9 +25,11 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from allpull.cli.predict import REFUSED
 from rehearsed_cases import BACKWARD_MS, ONE, PROBE_RANKS, RATE, TWO, Case, Rehearsal, cases
 from rehearsed_truth import MEASURED, Truth, probe, rehearse, run_allpull, run_of
 from scaling_baselines import extrap, no_overlap_s, perfect_overlap_s, ring_s
@@ -136,19 +138,32 @@ def forecast(case: Case, folder: Path, truths: Mapping[str, list[Truth]]) -> Row
         "baselines_s": baselines(case, folder, truths),
         "cpu_share": statistics.median(truth.cpu_share for truth in truths[case.truth.name]),
     }
-    runs = [str(run_of(folder / f"{one.name}-0")) for one in case.calibration]
-    probed = () if case.calibration[0].workers else ("--probe", str(run_of(folder / "probe")))  # of another rate
-    try:
-        answer = json.loads(run_allpull("predict", *runs, *probed, "--ranks", str(ranks), *case.asked, "--json"))
-    except RuntimeError as error:
-        return Row(**row, refused=str(error)[-300:])
-    if answer["refused"] or not answer["predictions"]:
-        return Row(**row, refused=answer["refused"] or answer["refused_sizes"][0]["reason"])
-    size = answer["predictions"][0]
-    chosen = answer["waterfall"][-1] if "--what-if" in case.asked else size
+    answer = _asked(tuple(one.name for one in case.calibration), case.asked, folder)
+    if isinstance(answer, str) or answer["refused"]:
+        return Row(**row, refused=answer if isinstance(answer, str) else answer["refused"])
+    size = next((one for one in answer["predictions"] if one["ranks"] == ranks), None)
+    if size is None:
+        return Row(**row, refused=next(one["reason"] for one in answer["refused_sizes"] if one["ranks"] == ranks))
+    changed = [one for one in answer["waterfall"] if one["ranks"] == ranks]
+    chosen = changed[-1] if "--what-if" in case.asked else size
     value = chosen["epoch"]["seconds"] if epochs else chosen["step_s"]
     terms = size["terms"] if chosen is size else None
     return Row(**row, forecast_s=value["value"], low_s=value["low"], high_s=value["high"], terms_s=terms)
+
+
+@cache
+def _asked(calibration: tuple[str, ...], asked: tuple[str, ...], folder: Path) -> Any:
+    """The answer of `allpull predict` for all sizes that these calibrations and options foresee; a text: it failed."""
+    same = [
+        case for case in cases() if (tuple(one.name for one in case.calibration), case.asked) == (calibration, asked)
+    ]
+    sizes = ("--ranks", ",".join(map(str, sorted({case.truth.ranks for case in same}))))
+    runs = [str(run_of(folder / f"{name}-0")) for name in calibration]
+    probed = () if same[0].truth.workers else ("--probe", str(run_of(folder / "probe")))  # the loader's links differ
+    try:
+        return json.loads(run_allpull("predict", *runs, *probed, *sizes, *asked, "--json", accepted=(0, REFUSED)))
+    except RuntimeError as error:
+        return str(error)[-300:]
 
 
 def baselines(case: Case, folder: Path, truths: Mapping[str, list[Truth]]) -> dict[str, float] | None:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -88,15 +88,15 @@ def run_of(folder: Path) -> Path:
     return max((folder / "runs").iterdir())
 
 
-def run_allpull(*arguments: str) -> str:
-    """What `allpull` with these arguments prints.
+def run_allpull(*arguments: str, accepted: Collection[int] = (0,)) -> str:
+    """What `allpull` with these arguments prints; ``accepted`` exit codes are no failures.
 
     Raises:
         RuntimeError: it failed.
     """
     command = [sys.executable, "-m", "allpull", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    if done.returncode != 0:
+    if done.returncode not in accepted:
         raise RuntimeError(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
     return done.stdout
 
