@@ -13,9 +13,9 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from allpull.predict.growth import fitted
-from allpull.predict.series import PUBLISHED
-from allpull.predict.series_errors import groups, held_back, learned
+from allpull.predict.table.growth import fitted
+from allpull.predict.table.series import PUBLISHED
+from allpull.predict.table.series_errors import groups, held_back, learned
 from allpull.published.tables import Point, read_tables
 from stored import keep
 

@@ -138,6 +138,11 @@ MEASUREMENTS = (
         about="published series predicted from their smallest sizes (seconds)",
     ),
     Measurement(
+        name="predict_time_to_accuracy",
+        script="predict_time_to_accuracy.py",
+        about="time to accuracy of MLPerf's ResNet-50 entries, from epochs of other years (seconds)",
+    ),
+    Measurement(
         name="kill_trials",
         script="kill_trials.py",
         arguments=("--trials", "6"),
@@ -164,6 +169,13 @@ MEASUREMENTS = (
         script="tune_rehearsal.py",
         about="whether `allpull tune` finds the optimum of a rehearsal at a third of the cost of trying everything"
         " (half an hour; root)",
+        stored=False,
+    ),
+    Measurement(
+        name="predict_rehearsed",
+        script="predict_rehearsed.py",
+        arguments=("--keep", "build/rehearsed", "--extrap", "build/extrap/bin/python"),
+        about="forecasts of `allpull predict` against rehearsed clusters (twenty minutes; root, pip install extrap)",
         stored=False,
     ),
     Measurement(

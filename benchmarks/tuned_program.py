@@ -61,9 +61,9 @@ class Network(nn.Module):
 class Samples(Dataset[torch.Tensor]):
     """Samples that take time to decode."""
 
-    def __init__(self, steps: int, workers: int) -> None:
+    def __init__(self, steps: int, workers: int, sample_s: float) -> None:
         self.steps = steps
-        self.sample_s = SAMPLE_S * (1 + CROWDED * max(0, workers - FREE_WORKERS))
+        self.sample_s = sample_s * (1 + CROWDED * max(0, workers - FREE_WORKERS))
 
     def __len__(self) -> int:
         return self.steps * BATCH
@@ -82,13 +82,13 @@ class Setting:
     hook: str
 
 
-def train(setting: Setting, steps: int) -> tuple[float, float]:
+def train(setting: Setting, steps: int, sample_s: float = SAMPLE_S) -> tuple[float, float]:
     """Train for some steps; seconds per step after the first five, and those of them spent waiting for a batch."""
     model = nn.parallel.DistributedDataParallel(Network(), bucket_cap_mb=setting.bucket_mb)
     if setting.hook == "fp16":
         model.register_comm_hook(None, fp16_compress_hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(Samples(steps, setting.workers), batch_size=BATCH, num_workers=setting.workers)
+    loader = DataLoader(Samples(steps, setting.workers, sample_s), batch_size=BATCH, num_workers=setting.workers)
     ends, waits = [], []
     begin = time.perf_counter()
     for batch in loader:
@@ -108,13 +108,18 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--hook", choices=["none", "fp16"], default="none")
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--sample-ms", type=float, default=1000 * SAMPLE_S, help="what a worker takes for a sample")
     parser.add_argument("--settings", type=Path, help="JSON list of settings: train with each, results go to --output")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     if options.settings is None:
-        train(Setting(bucket_mb=options.bucket_mb, workers=options.workers, hook=options.hook), options.steps)
+        train(
+            Setting(bucket_mb=options.bucket_mb, workers=options.workers, hook=options.hook),
+            options.steps,
+            options.sample_ms / 1000,
+        )
     else:
         for setting in json.loads(options.settings.read_text(encoding="utf-8")):
             step_s, wait_s = train(Setting(**setting), options.steps)

@@ -20,7 +20,9 @@ from typing import Any
 
 import printed_accuracy
 import printed_explain
+import printed_forecast
 import printed_loader
+import printed_predicted
 import printed_trainer
 from allpull.units import percent, show_count, show_spread, show_time
 
@@ -403,6 +405,10 @@ def _console(command: str, lines: list[str]) -> str:
 NOT_YET = "*Not measured yet: `make proof` does.*"
 
 BLOCKS = {
+    "time-to-accuracy": Block(
+        needs=("predict_time_to_accuracy",),
+        show=explained("predict_time_to_accuracy", printed_predicted.time_to_accuracy),
+    ),
     "demo-short": Block(needs=("demo",), show=demo_short),
     "demo-progress": Block(needs=("demo",), show=demo_progress),
     "demo-table": Block(needs=("demo",), show=demo_table),
@@ -445,6 +451,9 @@ BLOCKS = {
     ),
     "planted-faults": Block(
         needs=("planted_faults",), show=explained("planted_faults", printed_explain.planted_faults)
+    ),
+    "predict-rehearsed": Block(
+        needs=("predict_rehearsed",), show=explained("predict_rehearsed", printed_forecast.predict_rehearsed)
     ),
     "real-faults": Block(needs=("real_faults",), show=explained("real_faults", printed_explain.planted_faults)),
     "claix-like": Block(needs=("claix_like",), show=explained("claix_like", printed_explain.claix_like)),

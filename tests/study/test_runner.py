@@ -171,7 +171,7 @@ def test_a_changed_study_is_shown_and_continued_only_on_request(tmp_path: Path, 
     pretend()
     run(study_of(tmp_path, repeats=1), directory)
     changed = study_of(tmp_path, repeats=1, settings="seed = 7")
-    with pytest.raises(BadInput, match=r"study\.seed: not set there, 7 here"):
+    with pytest.raises(BadInput, match=r"study\.seed: was not set; is now 7"):
         run(changed, directory)
     assert run(changed, directory, anew=True)[1] == []
     run(study_of(tmp_path, repeats=1, settings='seed = 7\ntimeout = "1 h"'), directory)  # a limit changes no run

@@ -102,10 +102,12 @@ def run(  # noqa: PLR0917  one parameter an option, called by typer alone
     a limit of time or money was reached first.
     """
     from allpull.cli.study_progress import StudyProgress  # noqa: PLC0415  polars is not needed for --help
+    from allpull.study.file import with_limit  # noqa: PLC0415
     from allpull.study.runner import run_study  # noqa: PLC0415  as above
 
-    limits = [f"study.limit={json.dumps(limit)}"] if limit is not None else []
-    study, points, directory = _opened(place, fit_here=fit_here, out=out, sets=[*(sets or ()), *limits])
+    study, points, directory = _opened(place, fit_here=fit_here, out=out, sets=sets)
+    if limit is not None:
+        study = with_limit(study, limit)
     end = run_study(study, points, directory, StudyProgress(), anew=anew)
     _show(directory, as_json=as_json)
     if end.stopped:
@@ -135,10 +137,13 @@ def submit(
 
 @study.command("show", cls=Verb, epilog=example("allpull study show studies/my-scaling"))
 def show(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of a study.")], as_json: AsJson = False
+    place: Annotated[str, typer.Argument(metavar="STUDY", help="A study's directory, name below studies/, or file.")],
+    as_json: AsJson = False,
 ) -> None:
     """Show what a study has measured so far, beside what was published."""
-    _show(directory, as_json=as_json)
+    from allpull.study.directory import measured_directory  # noqa: PLC0415  pydantic is not needed for --help
+
+    _show(measured_directory(place), as_json=as_json)
 
 
 def _show(directory: Path, *, as_json: bool) -> None:
@@ -158,13 +163,20 @@ def _opened(
 ) -> tuple[StudyFile, list[Point], Path]:
     """The study at ``place``, its points, and its directory."""
     from allpull.study.directory import STUDY_TOML, directory_of, is_study  # noqa: PLC0415
-    from allpull.study.file import load_study  # noqa: PLC0415
+    from allpull.study.file import load_study, recipes  # noqa: PLC0415
     from allpull.study.points import points_of  # noqa: PLC0415
 
-    if is_study(Path(place)):
+    path, shipped = Path(place), place in recipes()
+    if is_study(path):
         if fit_here or out is not None:
-            raise BadInput(f"{place} is a study's directory", hint="--fit-here and --out are for its file")
-        study, directory = load_study(str(Path(place) / STUDY_TOML), sets or ()), Path(place)
+            other = "; rename it, or work in another folder, for the shipped study of that name" if shipped else ""
+            raise BadInput(
+                f"{place} is the directory of a study here, to which --fit-here and --out do not apply",
+                hint=f"leave them out to resume it{other}",
+            )
+        study, directory = load_study(str(path / STUDY_TOML), sets or ()), path
+    elif path.is_dir() and not shipped:
+        raise BadInput(f"the folder {place} holds no study", hint="give a study file (TOML) or a study's directory")
     else:
         study = load_study(place, sets or (), fit_here=fit_here)
         directory = directory_of(study, out)

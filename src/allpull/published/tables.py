@@ -1,7 +1,8 @@
 """Read published measurements: points (one row is one configuration) and epochs (one row is one epoch of one run).
 
-A table of points has the columns ``POINT_COLUMNS`` and others; ``notes`` holds ``key=value`` pairs, divided by
-semicolons. A table of epochs has ``EPOCH_COLUMNS`` and, where accuracy was measured, ``top1_val`` and ``top5_val``.
+A table of points has a column ``gpus`` (or ``ranks``) and at least one of ``MEASURED``. ``notes`` holds ``key=value``
+pairs, divided by semicolons; any column that is not one of ``COLUMNS`` is such a pair too. A table of epochs has
+``EPOCH_COLUMNS`` and, where accuracy was measured, ``top1_val`` and ``top5_val``.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from allpull.errors import BadInput
 from allpull.published.figures import Figure
 from allpull.units import counted
 
-POINT_COLUMNS = ("series", "gpus", "batch_per_gpu", "images_per_sec", "speedup", "efficiency", "train_time_s", "notes")
+MEASURED = ("images_per_sec", "speedup", "efficiency", "train_time_s", "epoch_time_s")
 EPOCH_COLUMNS = ("run", "epoch", "wall_time", "throughput_img_s")
 SETUP = ("source", "model", "framework", "gpu", "batch_per_gpu", "precision")
+COLUMNS = ("series", "gpus", "nodes", "images_per_sec", "speedup", "efficiency", "train_time_s", "notes", *SETUP)
+SYNONYMS = {"ranks": "gpus", "hosts": "nodes", "images_per_s": "images_per_sec", "samples_per_s": "images_per_sec"}
 NUMBERS = (
     *("epochs", "samples", "epoch_time_s", "epoch_training_s", "claim_top1", "claim_top5", "top5"),
     *("POP_parallel_efficiency", "POP_load_balance", "POP_comm_efficiency"),
@@ -134,13 +137,15 @@ def read_tables(paths: Iterable[Path]) -> Published:
             if set(EPOCH_COLUMNS) <= set(header):
                 for line, row in rows:
                     _add_epoch(curves, line, row)
-            elif set(POINT_COLUMNS) <= set(header):
-                read = [_point(line, row) for line, row in rows]
+            elif "gpus" in header and set(MEASURED) & set(header):
+                read = [_point(line, row, path.stem) for line, row in rows]
                 points += [point for point in read if point is not None]
                 unsized += read.count(None)
             else:
-                missing = ", ".join(one for one in POINT_COLUMNS if one not in header)
-                raise BadInput(f"no column {missing}", hint=f"a table of epochs has {', '.join(EPOCH_COLUMNS)}")
+                lacking = f"none of {', '.join(MEASURED)}" if "gpus" in header else "no column gpus or ranks"
+                raise BadInput(
+                    f"a table of points, with {lacking}", hint=f"a table of epochs has {', '.join(EPOCH_COLUMNS)}"
+                )
         except BadInput as error:
             raise BadInput(f"{path}: {error.message}", hint=error.hint) from None
     for curve in curves.values():
@@ -156,7 +161,9 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
             raise BadInput(f"{path} is larger than {MAX_BYTES // 2**20} MiB", hint="audit a part of it")
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, restval="", strict=True)
-            header = list(reader.fieldnames or [])
+            stated = [name.strip() for name in reader.fieldnames or ()]
+            header = [one if SYNONYMS.get(one) in stated else SYNONYMS.get(one, one) for one in stated]
+            reader.fieldnames = header
             rows: list[tuple[int, dict[str, str]]] = []
             for row in reader:
                 if None in row or len(rows) == MAX_ROWS:
@@ -167,8 +174,11 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
         raise BadInput(f"{path} is no CSV file: {error}", hint="save it as CSV with a header, in UTF-8") from None
 
 
-def _point(line: int, row: Mapping[str, str]) -> Point | None:
-    """The point of a row; None where its number of GPUs was not published, and nothing can be compared."""
+def _point(line: int, row: Mapping[str, str], table: str) -> Point | None:
+    """The point of a row; None where its number of GPUs was not published, and nothing can be compared.
+
+    A table without series is one, of its own name.
+    """
 
     def stated(column: str) -> Figure | None:
         return _figure(row[column], column, line) if row.get(column) else None
@@ -176,10 +186,11 @@ def _point(line: int, row: Mapping[str, str]) -> Point | None:
     gpus = stated("gpus")
     if gpus is None:
         return None
-    notes = _notes(row["notes"])
+    notes = {name: value for name, value in row.items() if value and name not in COLUMNS}
+    notes |= _notes(row.get("notes", ""))
     return Point(
         line=line,
-        series=row["series"],
+        series=row.get("series") or table,
         setup=tuple(row.get(column, "") for column in SETUP),
         gpus=round(gpus.middle),
         nodes=round(nodes.middle) if (nodes := stated("nodes")) is not None else None,

@@ -16,7 +16,7 @@ from allpull.report.html.copied import copied
 from allpull.report.page import Page, render_page
 from allpull.report.printable import short
 from allpull.report.sections import learning, phases, steps
-from allpull.report.terminal.compare import AGREEMENT, STATES, change, headline, value
+from allpull.report.terminal.compare import AGREEMENT, STATES, change, headline, shown_metrics, value
 from allpull.report.wording import ABSENT, LABEL_CHARACTERS, NAME_CHARACTERS, ranged, spread
 from allpull.schema.compared import Change, ComparedRun, CompareResult, RemedyFollowUp
 from allpull.schema.reported import ScalingReport
@@ -120,7 +120,8 @@ def _promise(one: RemedyFollowUp) -> tuple[str, ...]:
 
 def _metrics(result: CompareResult) -> Block:
     rows = [
-        (one.metric, value(one, one.before), value(one, one.after), change(one), one.decision) for one in result.metrics
+        (one.metric, value(one, one.before), value(one, one.after), change(one), one.decision)
+        for one in shown_metrics(result)
     ]
     columns = ("Metric", "Before", "After", f"Change ({100 * result.confidence:g} %)", "")
     parts: list[Part] = [chart] if (chart := _chart(result)) is not None else []

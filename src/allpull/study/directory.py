@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from allpull.config.typed import show_text
 from allpull.errors import BadInput, RunDirError
 from allpull.rundir import safe_open
 from allpull.rundir.run_record import read_record
@@ -33,7 +34,9 @@ KIND = "studyrecord"
 FREE = (*("study.title", "study.timeout", "study.limit", "study.repeats", "study.half_width", "published", "tune"),)
 """Beginnings of the settings that may change while a study goes on: how much is run, not what."""
 
+STUDIES = Path("studies")
 MAX_BYTES = 16 << 20
+MOST_NAMED = 10  # studies in a hint
 
 
 def is_study(place: Path) -> bool:
@@ -43,7 +46,24 @@ def is_study(place: Path) -> bool:
 
 def directory_of(study: StudyFile, out: Path | None) -> Path:
     """Where ``study`` is measured: ``out``, or else the folder of its name below ``studies``."""
-    return out if out is not None else Path("studies") / study.settings.name
+    return out if out is not None else STUDIES / study.settings.name
+
+
+def measured_directory(place: str) -> Path:
+    """The directory of the study ``place``: a directory, a name below ``studies``, or a study file.
+
+    Raises:
+        BadInput: no such study has been measured, or its file has faults.
+    """
+    candidates = [Path(place), STUDIES / place]
+    if place.endswith(".toml") and Path(place).is_file():
+        candidates.append(directory_of(load_study(place), None))
+    for candidate in candidates:
+        if is_study(candidate):
+            return candidate
+    here = sorted(str(path) for path in STUDIES.glob("*") if is_study(path)) if STUDIES.is_dir() else []
+    known = f"studies here: {', '.join(here[:MOST_NAMED])}" if here else "allpull study run FILE makes one"
+    raise BadInput(f"nothing has been measured of a study '{show_text(place)}'", hint=known)
 
 
 def open_directory(study: StudyFile, points: list[Point], directory: Path, *, anew: bool = False) -> None:
@@ -184,7 +204,7 @@ def locked(directory: Path) -> Iterator[int]:
 def _differences(old: StudyFile, new: StudyFile) -> list[str]:
     """A line for each setting in which two studies differ, apart from those that change no run."""
     return [
-        f"{one.what}: {one.full} there, {one.here} here"
+        f"{one.what}: was {one.full}; is now {one.here}"
         for one in changes(old.plain, new.plain)
         if not one.what.startswith(FREE)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -159,6 +159,17 @@ def load_study(place: str, overrides: Sequence[str] = (), *, fit_here: bool = Fa
     if study is None:
         raise ConfigError(shown, faults, hint="correct each line; nothing was started")
     return study
+
+
+def with_limit(study: StudyFile, limit: str) -> StudyFile:
+    """``study`` with another limit of all runs together for one call; one run may have a longer ``timeout``.
+
+    Raises:
+        BadInput: ``limit`` is no time above 0.
+    """
+    if parse_time_s(limit) <= 0:
+        raise BadInput(f"--limit {show_text(limit)}: expected a time above 0", hint="such as --limit 4h")
+    return replace(study, settings=replace(study.settings, limit=limit))
 
 
 def recipes() -> dict[str, str]:
@@ -321,7 +332,8 @@ def _lists(table: Mapping[str, Any], where: str, faults: list[str]) -> dict[str,
         if isinstance(values, dict):
             lists |= {f"{name}.{inner}": value for inner, value in _lists(values, path, faults).items()}
         elif not isinstance(values, list) or not 1 <= len(values) <= MAX_VALUES:
-            faults.append(f"{path}: expected a list of 1 to {MAX_VALUES:,} values; found {show(values)}")
+            given = "an empty list" if values == [] else show(values)
+            faults.append(f"{path}: expected a list of 1 to {MAX_VALUES:,} values; found {given}")
         elif not all(_is_value(value) for value in values):
             faults.append(f"{path}: expected numbers, texts or true and false")
         elif len({repr(value) for value in values}) < len(values) and where == "axes":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -86,7 +86,18 @@ def _name_fault(study: StudyFile, name: str) -> str | None:
 def _placeholder_fault(study: StudyFile, name: str) -> str | None:
     texts = (*study.run.command, *study.environment.values())
     known = {used for text in texts for used in placeholders(text)}
-    return None if name in known else f"the command has no placeholder {{{name}}}{_suggestion(name, [*known, *LAUNCH])}"
+    if name in known:
+        return None
+    close = nearest(name, [*known, *LAUNCH])
+    hint = f"did you mean '{close}'?" if close else f"it has {_listed(known)}; parameters of every study: {SETTABLE}"
+    return f"the command has no placeholder {{{name}}}; {hint}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f"{{{name}}}" for name in sorted(names)) or "none"
+
+
+SETTABLE = ", ".join([*LAUNCH, "env.NAME"])
 
 
 def _cluster_fault(_: StudyFile, name: str) -> str | None:

@@ -110,10 +110,10 @@ def _parameters(study: StudyFile, points: Sequence[Point]) -> dict[str, int | No
 def _notes(study: StudyFile) -> list[str]:
     settings, notes = study.settings, []
     uses = {name for word in study.run.command for name in placeholders(word)}
-    if study.source == "command" and settings.steps and "steps" not in uses:
-        notes.append(
-            f"the command has no {{steps}}: it runs to its own end, and its first {settings.steps} steps are recorded"
-        )
+    if study.source == "command" and "steps" not in uses:
+        recorded = f", and its first {settings.steps} steps are recorded" if settings.steps else ""
+        bound = f"study.timeout = '{settings.timeout}'" if settings.timeout else "nothing; set study.timeout"
+        notes.append(f"the command has no {{steps}}: it runs to its own end{recorded}; what bounds its time: {bound}")
     if settings.half_width:
         notes.append(
             f"a point is repeated until its throughput is known to ± {100 * settings.half_width:g} %, at most "

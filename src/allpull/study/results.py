@@ -273,8 +273,10 @@ def _notes(record: StudyRecord, points: Sequence[StudyPoint], runs: Mapping[tupl
     states = [run.state for point in points for run in point.runs]
     unfinished = sum(any(run.state != "completed" for run in point.runs) for point in points)
     if unfinished:
-        parts = [f"{counted(states.count(state), 'run')} {state}" for state in _STATES if state in states]
+        parts = [f"{counted(states.count(state), 'run')} {name}" for state, name in _STATES.items() if state in states]
         yield f"{unfinished} of {counted(len(points), 'point')} are not complete: {', '.join(parts)}"
+    if record.half_width:
+        yield from _too_wide(record.half_width, points)
     strange = {id_ for id_, _ in runs} - {point.id for point in points}
     if strange:
         yield f"runs of {counted(len(strange), 'point')} that an older version of the study had are left out"
@@ -283,4 +285,26 @@ def _notes(record: StudyRecord, points: Sequence[StudyPoint], runs: Mapping[tupl
         yield f"changed to fit here: {'; '.join(settings)}"
 
 
-_STATES: tuple[PointState, ...] = ("missing", "failed", "timeout", "skipped")
+def _too_wide(wanted: float, points: Sequence[StudyPoint]) -> Iterator[str]:
+    """How many points are not known as well as the study wants, and the widest of them."""
+    measured = [point for point in points if any(run.state == "completed" for run in point.runs)]
+    widths = {point.id: _width_between_runs(point) for point in measured}
+    wide = [point for point in measured if (width := widths[point.id]) is None or width > wanted]
+    if wide:
+        widest = max((width for point in wide if (width := widths[point.id]) is not None), default=None)
+        most = f", the widest to ± {100 * widest:.3g} %" if widest is not None else ""
+        yield f"{counted(len(wide), 'point')} not yet known to ± {100 * wanted:g} %{most}: raise study.repeats"
+
+
+def _width_between_runs(point: StudyPoint) -> float | None:
+    """Half the width of its interval over runs; None for a single run, which does not know what varies between them."""
+    runs = sum(run.metrics is not None for run in point.runs)
+    return half_width(point.throughput) if runs > 1 else None
+
+
+_STATES: Mapping[PointState, str] = {
+    "missing": "missing",
+    "failed": "failed",
+    "timeout": "timed out",
+    "skipped": "skipped",
+}

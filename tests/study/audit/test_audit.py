@@ -89,6 +89,15 @@ def test_a_wrong_speedup_and_a_wrong_efficiency_are_slips(tmp_path: Path) -> Non
     ]
 
 
+def test_a_table_needs_only_sizes_and_one_measurement(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(
+        "ranks,samples_per_s,speedup,epoch_time_s,samples\n1,100,1.0,1000,100000\n4,350,3.2,286,100000\n"
+    )
+    assert slips(audit_tables([tmp_path / "mine.csv"]).findings) == [("speed-up", "mine", [3])]
+    (tmp_path / "short.csv").write_text("ranks,images_per_s,epoch_time_s,samples\n1,100,1000,300000\n")
+    assert slips(audit_tables([tmp_path / "short.csv"]).findings) == [("samples", "short", [2])]
+
+
 def test_speedups_over_another_setup_are_not_recomputed(tmp_path: Path) -> None:
     rows = [("s", 1, 64, 100, 1.0, "", "", ""), ("s", 4, 128, 300, 3.5, "", "", "")]
     assert audit_tables([table(tmp_path / "t.csv", *rows)]).findings == []
@@ -111,8 +120,8 @@ def test_gains_that_do_not_fit_both_speedups_are_a_slip(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        ("", "no column series"),
-        ("series,gpus\n1,2\n", "no column batch_per_gpu"),
+        ("", "no column gpus or ranks"),
+        ("series,gpus\n1,2\n", "with none of images_per_sec, speedup"),
         (",".join(COLUMNS) + "\ns,many,,,,,,\n", "line 2: gpus: 'many'"),
         (",".join(COLUMNS) + "\ns,2,64,nan,,,,\n", "line 2: images_per_sec: 'nan'"),
         (",".join(COLUMNS) + "\ns,2,64,-3,,,,\n", "line 2: images_per_sec: '-3'"),

@@ -33,7 +33,7 @@ SHOWN_COMMANDS = 1  # of a plan: the others differ in their parameters
 def planned(plan: StudyPlan) -> RenderableType:
     """The points of a plan with what they cost, and what is published."""
     runs = sum(max(0, point.repeats - point.done) for point in plan.points)
-    cost = "not known yet" if plan.cost_s is None else f"about {show_time(plan.cost_s)}"
+    cost = "cost not known yet" if plan.cost_s is None else f"about {show_time(plan.cost_s)}"
     hours = "" if plan.rank_hours is None else f", {show_count(plan.rank_hours)} rank-hours"
     head = f"{plan.name}: {counted(len(plan.points), 'point')}, {counted(runs, 'run')} to do; {cost}{hours}"
     parts: list[RenderableType] = [Text(printable(head), style="bold")]
@@ -56,7 +56,7 @@ def measured(result: StudyResult) -> RenderableType:
     if result.ratios:
         parts += [Text(), Text("One series over another", style="bold")]
         rows = [_ratio_row(one) for one in result.ratios]
-        parts.append(_table(["compared", "otherwise", "ranks", "hosts", "ratio", "95 % interval"], rows, left=2))
+        parts.append(_table(["compared", "otherwise", "ranks", "hosts", "ratio (95 % interval)"], rows, left=2))
     for published in result.published:
         parts += [Text(), Text(printable(f"published: {_published_line(published)}"), style="bold")]
         parts.append(_table(PUBLISHED_COLUMNS, _published_rows(published), left=0))
@@ -109,7 +109,7 @@ def _point_row(point: StudyPoint) -> list[str]:
 def _ratio_row(one: SeriesRatio) -> list[str]:
     compared = f"{show_parameters({one.parameter: one.value})} over {show_parameters({one.parameter: one.base})}"
     common = show_parameters(one.series) if one.series else ABSENT
-    return [compared, common, str(one.ranks), str(one.hosts), times(one.ratio.value), ranged(one.ratio)]
+    return [compared, common, str(one.ranks), str(one.hosts), ranged(one.ratio)]
 
 
 def _published_rows(series: PublishedSeries) -> Iterator[list[str]]:
@@ -139,9 +139,11 @@ def _published_rows(series: PublishedSeries) -> Iterator[list[str]]:
 
 
 def _not_done(points: Iterable[StudyPoint]) -> Iterator[str]:
+    """A line per run that did not complete; skipped repeats only where no failed one explains them."""
     for point in points:
+        has_reason = any(run.state in {"failed", "timeout"} for run in point.runs)
         for run in point.runs:
-            if run.state != "completed":
+            if run.state != "completed" and not (has_reason and run.state == "skipped"):
                 why = f": {run.reason}" if run.reason else ""
                 yield f"{show_parameters(point.parameters)}, repeat {run.repeat + 1}: {run.state}{why}"
 

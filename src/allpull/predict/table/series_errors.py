@@ -23,7 +23,7 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from allpull.predict.growth import Growth, Size, fitted
+from allpull.predict.table.growth import Growth, Size, fitted
 from allpull.published.figures import Figure
 from allpull.published.tables import SETUP, Point
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allpull.errors import BadInput, UnknownName
-from allpull.predict.growth import Size, fitted
-from allpull.predict.series import PUBLISHED, predict_series
-from allpull.predict.series_errors import held_back, learned
+from allpull.predict.table.growth import Size, fitted
+from allpull.predict.table.series import PUBLISHED, predict_series
+from allpull.predict.table.series_errors import held_back, learned
 from allpull.published.figures import Figure
 from allpull.published.tables import read_tables
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from allpull.errors import BadInput, UnknownName
-from allpull.predict.growth import Growth, Size, fitted
-from allpull.predict.series_errors import GROUPED_BY, Widths, groups, held_back, learned, owner_of
+from allpull.predict.table.growth import Growth, Size, fitted
+from allpull.predict.table.series_errors import GROUPED_BY, Widths, groups, held_back, learned, owner_of
 from allpull.published import tables
 from allpull.published.tables import Point, read_tables
 from allpull.schema.base import tag

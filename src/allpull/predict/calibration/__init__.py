@@ -1,0 +1,1 @@
+"""From runs, probes and stated facts to parameters with their draws."""

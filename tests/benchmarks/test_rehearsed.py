@@ -1,0 +1,100 @@
+"""Forecasts of rehearsals are judged by arithmetic that this file repeats; every rehearsal is a valid cluster file."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from allpull.rehearse.cluster.file import load_cluster
+
+
+@pytest.fixture(scope="module")
+def scripts() -> Any:
+    """The script, its cases, its truths and its rivals."""
+    before = list(sys.path)
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+    try:
+        names = ("predict_rehearsed", "rehearsed_cases", "rehearsed_truth", "scaling_baselines")
+        return SimpleNamespace(**{name: import_module(name) for name in names})
+    finally:
+        sys.path[:] = before
+
+
+def row(scripts: Any, *, truth_s: float = 2.0, forecast_s: float | None = 2.1, low_s: float = 2.0) -> Any:
+    asked = {"case": "one", "group": "a", "quantity": "step", "ranks": 4}
+    interval = {} if forecast_s is None else {"forecast_s": forecast_s, "low_s": low_s, "high_s": 2.2}
+    rivals = {"linear scaling": 1.0}
+    return scripts.predict_rehearsed.Row(**asked, truth_s=truth_s, truths_s=(truth_s,), baselines_s=rivals, **interval)
+
+
+def test_a_refusal_has_no_error_and_holds_nothing(scripts: Any) -> None:
+    rows = [row(scripts), row(scripts, forecast_s=None)]
+    judged = scripts.predict_rehearsed.summary(rows)
+    assert judged == {
+        "cases": 2,
+        "refused": 1,
+        "mean_error": 0.05,
+        "largest_error": 0.05,
+        "coverage": 0.5,
+        "half_width": round(0.1 / 2.1, 4),
+    }
+    assert scripts.predict_rehearsed.met(judged) == {
+        "mean_error": False,
+        "largest_error": True,
+        "coverage": False,
+        "half_width": True,
+    }
+    assert scripts.predict_rehearsed.rivals(rows)["linear scaling"]["mean_error"] == 0.5
+
+
+def test_only_an_interval_around_the_truth_holds_it(scripts: Any) -> None:
+    assert row(scripts).held
+    assert not row(scripts, low_s=2.01).held
+
+
+@pytest.mark.parametrize(("ranks", "expected_s"), [(1, 0.0), (2, 1.0), (4, 1.5), (16, 1.875)])
+def test_a_ring_sends_twice_what_others_have(scripts: Any, ranks: int, expected_s: float) -> None:
+    assert scripts.scaling_baselines.ring_s(1e6, ranks, 1e6) == expected_s
+
+
+def test_extrap_is_not_asked_with_fewer_sizes_than_it_needs(scripts: Any) -> None:
+    with pytest.raises(ValueError, match="needs 5 sizes, and there are 2"):
+        scripts.scaling_baselines.extrap("python", {1: 1.0, 2: 1.5}, [8])
+
+
+def test_every_rehearsal_is_a_cluster_and_has_one_name(scripts: Any, tmp_path: Path) -> None:
+    cases = scripts.rehearsed_cases.cases()
+    jobs = [job for case in cases for job in (case.truth, *case.calibration)]
+    by_name = {job.name: job for job in jobs}
+    for job in jobs:
+        assert by_name[job.name] == job
+        path = tmp_path / "cluster.toml"
+        path.write_text(job.toml(seed=3))
+        cluster = load_cluster(path)
+        assert cluster.ranks == job.ranks
+        assert job.steps > scripts.rehearsed_cases.WARMUP
+        link_bytes_per_s = cluster.hosts[0].link_bytes_per_s / cluster.table.shrink
+        assert link_bytes_per_s == pytest.approx(job.mbit * 1e6 / 8)
+    assert {job.ranks for case in cases for job in case.calibration} == {1, 2}
+
+
+def test_no_two_jobs_draw_the_same_jitter(scripts: Any) -> None:
+    jobs = scripts.predict_rehearsed.rehearsals(scripts.rehearsed_cases.cases(), calibrations=True)
+    jittered = [job for job in jobs if "jitter" in job.name]
+    texts = [job.toml(scripts.predict_rehearsed.seed(job, turn)) for job in jittered for turn in (0, 1)]
+    assert len({re.search("seed = ([0-9]+)", text)[1] for text in texts}) == len(texts) == 8  # type: ignore[index]
+
+
+def test_cpu_time_is_that_of_the_named_processes_and_of_interrupts(scripts: Any) -> None:
+    truth = scripts.rehearsed_truth
+    moments = [(0.0, {1: 1.0}, 5.0), (2.0, {1: 1.5, 2: 0.25}, 5.25), (4.0, {1: 1.5}, 5.25)]
+    samples = [truth.Sample(t_s=t_s, processes_s=used, interrupts_s=kernel_s) for t_s, used, kernel_s in moments]
+    cores = truth.psutil.cpu_count()
+    assert truth.cpu_share(samples, 0.0, 2.0) * cores == pytest.approx(0.5)
+    assert truth.cpu_share(samples, 0.0, 4.0) * cores == pytest.approx(0.25)
