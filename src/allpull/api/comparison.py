@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from allpull.api.explanation import kept_explanation
+from allpull.api.places import Place
 from allpull.api.reporting import unscaled_report
 from allpull.api.results import Shown
-from allpull.api.runs import Place, Run, as_runs
+from allpull.api.runs import Run, as_runs
 from allpull.compare import comparison, gate, known_variation
 from allpull.errors import BadInput
 from allpull.report.terminal.compare import headline
