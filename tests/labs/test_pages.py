@@ -88,7 +88,8 @@ def test_keys_move_the_path_to_the_computed_values(browser, pages, results):
 def test_the_ring_shows_what_each_rank_holds(browser, pages, results):
     slider, _ = opened(browser, pages["ring"])
     slider.send_keys(Keys.HOME)
-    texts = "return [...document.querySelectorAll('[data-spec=spec-chunks] .live .mark-text.role-mark text')].map((one) => one.textContent)"
+    marks = "[data-spec=spec-chunks] .live .mark-text.role-mark text"
+    texts = f"return [...document.querySelectorAll('{marks}')].map((one) => one.textContent)"
     WebDriverWait(browser, WAIT_S).until(lambda one: set(one.execute_script(texts)) == {"0", "1", "2", "3"})
     slider.send_keys(Keys.END)
     WebDriverWait(browser, WAIT_S).until(lambda one: set(one.execute_script(texts)) == {"0+1+2+3"})
