@@ -105,6 +105,19 @@ class Lateness:
         middle_s = np.maximum(self.measured_max_s.mean(axis=1), tails.median(new))
         return np.where(self.shape < 1, mean_s, middle_s)
 
+    def times(self, factor: float) -> Lateness:
+        """The same with all times ``factor`` times as long."""
+        return replace(
+            self,
+            work_s=self.work_s * factor,
+            ordered_s=self.ordered_s * factor,
+            measured_max_s=self.measured_max_s * factor,
+            new_s=self.new_s * factor,
+            host_s=self.host_s * factor,
+            persistent_s=self.persistent_s * factor,
+            balanced=None if self.balanced is None else self.balanced.times(factor),
+        )
+
 
 def polish(work: Floats, rounds: int = 20) -> Polished:
     """Two-way median polish of ``work`` (steps, ranks)."""
