@@ -59,7 +59,9 @@ def parsed(text: str) -> Change:
     for one in text.split(","):
         key, equals, value = (part.strip() for part in one.partition("="))
         if not equals or not value:
-            raise BadInput(f"--what-if {text!r}: not KEY=VALUE", hint="such as --what-if link=x2; keys: " + ", ".join(KEYS))
+            raise BadInput(
+                f"--what-if {text!r}: not KEY=VALUE", hint="such as --what-if link=x2; keys: " + ", ".join(KEYS)
+            )
         if key not in KEYS:
             raise UnknownName("what-if", key, KEYS)
         settings.append((key, value))
