@@ -364,8 +364,8 @@ def _reasons(shape_of_work: tuple[int, int], hosts: int, shape: Floats) -> list[
         reasons.append(f"{ranks} ranks show little of how far ranks differ persistently")
     if steps * ranks < FEW_RANK_STEPS:
         reasons.append(f"{steps * ranks} steps of ranks do not show the tail; {FEW_RANK_STEPS} would")
+    elif (shape >= 1).mean() > 0.05:
+        reasons.append("the tail is so heavy that its maximum may have no mean: its median counts")
     if hosts == 1 and ranks > 1:
         reasons.append("one host does not show whether steps are slow on one host or on all")
-    if (shape >= 1).mean() > 0.05:
-        reasons.append("the tail is so heavy that its maximum may have no mean: its median counts")
     return reasons
