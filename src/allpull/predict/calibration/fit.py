@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from allpull.predict.calibration import links
 from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
+from allpull.predict.calibration.epochs import events
 from allpull.predict.calibration.links import LOCAL, NETWORK, Timed
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun
 from allpull.predict.calibration.parameters import DRAWS, Floats, Parameter, Parameters, State
@@ -57,12 +58,15 @@ def calibrate(
     )
     timed = _timed(runs, probes, resamples, draws, rng)
     exchange = _exchange(timed, stated, with_buckets, draws, rng)
+    with_epochs = max((run for run in runs if run.epochs is not None), key=lambda run: run.ranks, default=None)
+    epochs = None if with_epochs is None else with_epochs.epochs
     fit = Calibration(
         job=Job(
             ranks=largest.ranks,
             hosts=largest.hosts,
             batch=largest.batch,
             workers=largest.workers,
+            samples_per_epoch=None if epochs is None else epochs.samples,
             bucket_bytes=() if with_buckets.bucket_bytes is None else tuple(map(int, with_buckets.bucket_bytes)),
         ),
         largest=largest,
@@ -81,6 +85,7 @@ def calibrate(
         algorithms=exchange.algorithms,
         algorithm=exchange.algorithm,
         known_links=exchange.known_links,
+        events={} if epochs is None else events(epochs, draws, rng),
         notes=tuple(exchange.notes),
     )
     return _with_error(fit, rng)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.errors import AllpullError
+from allpull.predict.calibration.epochs import MeasuredEpochs, measured_epochs
 from allpull.predict.calibration.parameters import Floats
 from allpull.predict.terms.input import WAITED
 from allpull.replay.engine import total_work_s
@@ -40,9 +41,10 @@ class MeasuredRun:
     (steps, ranks): the part of it spent waiting for input. ``walls_s`` (steps,): of whole steps. ``lead_s`` and
     ``bucket_s`` (steps, buckets): how long before the last gradient each bucket was ready, mean over ranks, and how
     long it took; ``tail_s`` (steps,): from its end until ranks go on. ``calls_s`` (steps,): transfers of other
-    collectives, mean over ranks. ``host_of`` (ranks,): the number of each rank's host. ``per_step``: reductions per step.
-    ``bucket_bytes`` (buckets,), None: not known. ``is_whole_lane``: the time of each bucket is known, not only the
-    exposed part of all of them. ``workers``: of a rank's loader, None: not known.
+    collectives, mean over ranks. ``host_of`` (ranks,): the number of each rank's host. ``per_step``: reductions per
+    step. ``bucket_bytes`` (buckets,), None: not known. ``is_whole_lane``: the time of each bucket is known, not only
+    the exposed part of all of them. ``workers``: of a rank's loader, None: not known. ``epochs``: None where none is
+    complete.
     """
 
     run: str
@@ -63,6 +65,7 @@ class MeasuredRun:
     is_whole_lane: bool
     complete: bool
     workers: int | None = None
+    epochs: MeasuredEpochs | None = None
 
     @property
     def steps(self) -> int:
@@ -97,7 +100,7 @@ def measure(aligned: AlignedRun) -> MeasuredRun:
         raise CannotCalibrate(f"{record.id}: {window.reason}")
     hosts = [aligned.data.headers[rank].host for rank in range(window.ranks)]
     host_of = np.unique(hosts, return_inverse=True)[1].astype(np.intp)
-    return measured(
+    made = measured(
         window,
         run=record.id,
         backend=_backend(aligned),
@@ -105,6 +108,7 @@ def measure(aligned: AlignedRun) -> MeasuredRun:
         stated_batch=None if record.global_batch is None else record.global_batch / record.ranks,
         workers=_workers(record),
     )
+    return replace(made, epochs=measured_epochs(aligned))
 
 
 def measured(

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from allpull.analyse.scaling import ratio
 from allpull.report.html.block import Block, Chart, Part, Table
+from allpull.report.html.lines import Frame, Line, Mark, chart
 from allpull.report.printable import short
 from allpull.report.study.content import StudyReport
-from allpull.report.study.drawing import Frame, Line, Mark, chart
 from allpull.report.study.lines import Axis, AxisLine, axes, plain_name, plain_value, published_name, setting
 from allpull.report.study.scaling import MOST_ROWS, rate
 from allpull.report.wording import ABSENT, joined, ranged, spread

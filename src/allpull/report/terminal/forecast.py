@@ -28,7 +28,7 @@ def forecast(result: ForecastResult) -> RenderableType:
     if any(one.epoch is not None for one in result.predictions):
         parts += [Text(), _epochs(result)]
     if result.waterfall:
-        parts += [Text(), _changes(result)]
+        parts += [Text(), Text("What if:"), _what_ifs(result)]
     if result.refused_sizes and result.refused is None:
         parts += [Text(), Text("Not predicted:")]
         parts.append(bullets([f"{counted(one.ranks, 'rank')}: {one.reason}" for one in result.refused_sizes]))
@@ -108,23 +108,25 @@ def _epochs(result: ForecastResult) -> Table:
     return table
 
 
-def _changes(result: ForecastResult) -> Table:
-    """A line per change and size: what each term gains, and the term that costs most afterwards."""
+def _what_ifs(result: ForecastResult) -> Table:
+    """By how much each term changes, and what costs most afterwards, beside compute."""
+    before = {one.ranks: one for one in result.predictions}
     names = [
         name
         for name in dict.fromkeys(name for one in result.waterfall for name in one.change_s)
-        if any(abs(one.change_s.get(name, 0.0)) >= SMALL * one.step_s.value for one in result.waterfall)
+        if any(abs(one.change_s.get(name, 0.0)) >= SMALL * before[one.ranks].step_s.value for one in result.waterfall)
     ]
-    table = _bare("what if", "ranks", "step", "90 % interval", *names, "bottleneck")
+    table = _bare("ranks", "change", "step", "90 % interval", "samples/s", *names, "then most")
     for one in result.waterfall:
+        gain = one.throughput.value / before[one.ranks].throughput.value - 1
         changes = [_signed(one.change_s.get(name, 0.0)) for name in names]
-        cells = [printable(one.change), f"{one.ranks:,}", show_time(one.step_s.value), _bounds(one.step_s)]
-        table.add_row(*cells, *changes, one.bottleneck)
+        cells = [f"{one.ranks:,}", printable(one.change), show_time(one.step_s.value), _bounds(one.step_s)]
+        table.add_row(*cells, f"{gain:+.0%}", *changes, one.bottleneck)
     return table
 
 
-def _signed(seconds: float) -> str:
-    return f"{'+' if seconds >= 0 else '-'}{show_time(abs(seconds))}"
+def _signed(change_s: float) -> str:
+    return f"{'−' if change_s < 0 else '+'}{show_time(abs(change_s))}" if abs(change_s) > 1e-9 else ABSENT
 
 
 def _bare(*titles: str) -> Table:
