@@ -26,6 +26,7 @@ PAYLOAD = (
 # assumed: transports do not fill a fast link (arXiv:2006.10103)
 HOST_SD = 0.01  # of the rate of a link from run to run, as of hosts of one kind
 NORMAL_95 = 1.96  # standard deviations to either side hold 95 %
+LEAST_LATENCY_S = 2.7e-6  # of a hop between hosts: NCCL's tuning.cc, ring, LL, NET
 LEAST_S = 1e-9  # of an all-reduce: times are divided by
 MIX_STEP = float(MIXES[1])  # how finely the share of latency in a run's buckets is resolved
 
@@ -110,7 +111,8 @@ def fitted(timed: Sequence[Timed], algorithm: str, local_ratio: Floats, rng: np.
     ``local_ratio`` (draws,): the latency of a hop within a host over that of a hop between hosts, where both occur.
 
     Latencies come from probes where there are any, since nothing overlaps them; rates from runs where there are any,
-    since there everything does. Of equal sizes on one placement the share of latency is unknown: any share is drawn.
+    since there everything does. Equal sizes on one placement do not tell a latency: any is drawn, evenly in its
+    logarithm, up to one that is all of the time.
     """
     probes, runs = [one for one in timed if one.is_probe], [one for one in timed if not one.is_probe]
     if probes:
@@ -119,7 +121,8 @@ def fitted(timed: Sequence[Timed], algorithm: str, local_ratio: Floats, rng: np.
         latency = _latency(runs, algorithm, local_ratio, rng)
         latency = latency + rng.uniform(0, MIX_STEP / 2, latency.size) * _largest_latency(runs, algorithm, local_ratio)
     else:
-        latency = rng.uniform(0, 1, local_ratio.size) * _largest_latency(runs, algorithm, local_ratio)
+        most = np.maximum(_largest_latency(runs, algorithm, local_ratio), LEAST_LATENCY_S)
+        latency = LEAST_LATENCY_S * (most / LEAST_LATENCY_S) ** rng.uniform(0, 1, local_ratio.size)
     rates = [_rates(one, algorithm, local_ratio, latency) for one in runs or probes]
     s_per_byte = np.mean(rates, axis=0) * (1 + rng.normal(0, HOST_SD, local_ratio.size))
     misfit = float(np.mean([_misfit(one, algorithm, local_ratio, latency, s_per_byte) for one in timed]))

@@ -25,6 +25,8 @@ def forecast(result: ForecastResult) -> RenderableType:
         parts: list[RenderableType] = [Text(printable(f"{result.program}: no forecast. {_sentence(result.refused)}"))]
     else:
         parts = [Text(printable(_headline(result))), Text(), _sizes(result), Text(), _terms(result)]
+    if any(one.epoch is not None for one in result.predictions):
+        parts += [Text(), _epochs(result)]
     if result.waterfall:
         parts += [Text(), Text("What if:"), _what_ifs(result)]
     if result.refused_sizes and result.refused is None:
@@ -86,6 +88,22 @@ def _terms(result: ForecastResult) -> Table:
     for one in result.predictions:
         table.add_row(
             f"{one.ranks:,}", *(show_time(one.terms[name]) if name in one.terms else ABSENT for name in names)
+        )
+    return table
+
+
+def _epochs(result: ForecastResult) -> Table:
+    known = [(one.ranks, one.epoch) for one in result.predictions if one.epoch is not None]
+    names = [
+        name
+        for name in dict.fromkeys(name for _, epoch in known for name in epoch.terms)
+        if any(epoch.terms.get(name, 0.0) >= SMALL * epoch.seconds.value for _, epoch in known)
+    ]
+    table = _bare("ranks", "epoch", "90 % interval", "steps", *names)
+    for ranks, epoch in known:
+        of_terms = [show_time(epoch.terms[name]) if name in epoch.terms else ABSENT for name in names]
+        table.add_row(
+            f"{ranks:,}", show_time(epoch.seconds.value), _bounds(epoch.seconds), f"{epoch.steps:,}", *of_terms
         )
     return table
 
