@@ -3,7 +3,9 @@
     python benchmarks/predict_rehearsed.py [--keep DIR] [--passes 2] [--minutes 25] [--extrap PYTHON] [--output FILE]
 
 Calibrated on 1 and 2 ranks at 100 Mbit/s and an all-reduce probe of 2 ranks, it forecasts every case of
-`rehearsed_cases.py`. The truth of each is rehearsed, ``--passes`` times, in an order shuffled anew in each pass. With ``--keep`` nothing is rehearsed twice: the same command continues, and forecasts anew.
+`rehearsed_cases.py`. The truth of each is rehearsed, ``--passes`` times, in an order shuffled anew in each pass; steps
+that other programs on the machine disturbed do not count (`rehearsed_truth.py`). With ``--keep`` nothing is rehearsed
+twice: the same command continues, and forecasts anew.
 
 Set before anything was rehearsed: `TARGETS`.
 
