@@ -101,8 +101,8 @@ def what_if(change: Change, base: forecasts.Forecast, calibration: Calibration) 
         change=change.text,
         ranks=job.ranks,
         hosts=job.hosts,
-        step_s=forecasts.interval(after.step_s),
-        throughput=forecasts.interval(job.global_batch / after.step_s),
+        step_s=forecasts.of_seconds(after.step_s),
+        throughput=forecasts.of_rate(job.global_batch / after.step_s),
         change_s={
             name: after_s.get(name, 0.0) - before_s.get(name, 0.0) for name in dict.fromkeys([*before_s, *after_s])
         },
