@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
 import sys
@@ -44,6 +43,8 @@ CPU_LIMIT = 0.8  # of all cores: links that share busier ones are slower than th
 def collect(folder: Path, passes: int, until_s: float) -> dict[str, list[Truth]]:
     """The truths of every rehearsal, one for each pass; those of a later pass are missing once the time is over.
 
+    A pass with hardly an undisturbed step is left out, unless all are.
+
     Calibrations and the probe are made once, in the first pass, among the others.
     """
     probe(folder / "probe", PROBE_RANKS, RATE)
@@ -58,13 +59,13 @@ def collect(folder: Path, passes: int, until_s: float) -> dict[str, list[Truth]]
             truth = rehearse(job, place, seed(job, turn))
             truths.setdefault(job.name, []).append(truth)
             print(
-                f"{turn} {job.name:14} step {truth.step_s:.4f} s, epoch {truth.epoch_s or 0:7.3f} s, "
-                f"CPU {truth.cpu_share:.2f}, queued {truth.queued_share:.3f}, load {truth.load:.1f}"
-                f"{' DISTURBED' if truth.load > (os.cpu_count() or 1) + 1 else ''}",
+                f"{turn} {job.name:14} step {truth.step_s:.4f} s, epoch {truth.epoch_s or 0:7.3f} s, CPU "
+                f"{truth.cpu_share:.2f}, load {truth.load:.1f}, {truth.undisturbed} of {truth.steps} steps undisturbed",
                 file=sys.stderr,
                 flush=True,
             )
-    return truths
+    quiet = {name: [truth for truth in repeats if truth.counts] for name, repeats in truths.items()}
+    return {name: quiet[name] or repeats for name, repeats in truths.items()}
 
 
 def seed(job: Rehearsal, turn: int) -> int:
@@ -146,7 +147,9 @@ def forecast(case: Case, folder: Path, truths: Mapping[str, list[Truth]]) -> Row
         return Row(**row, refused=next(one["reason"] for one in answer["refused_sizes"] if one["ranks"] == ranks))
     changed = [one for one in answer["waterfall"] if one["ranks"] == ranks]
     chosen = changed[-1] if "--what-if" in case.asked else size
-    value = chosen["epoch"]["seconds"] if epochs else chosen["step_s"]
+    value = (chosen.get("epoch") or {}).get("seconds") if epochs else chosen["step_s"]
+    if value is None:
+        return Row(**row, refused="no epoch is forecast")
     terms = size["terms"] if chosen is size else None
     return Row(**row, forecast_s=value["value"], low_s=value["low"], high_s=value["high"], terms_s=terms)
 
