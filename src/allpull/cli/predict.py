@@ -55,6 +55,15 @@ Link = Annotated[
 Latency = Annotated[
     str | None, typer.Option("--latency", metavar="TIME", help="Latency of a hop between hosts, such as 20us: stated.")
 ]
+WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        metavar="KEY=VALUE",
+        help="A change to forecast as well, such as link=x2, bucket=25MiB, accumulation=4 or slow-rank=removed; may be "
+        "given several times.",
+    ),
+]
 Calibrate = Annotated[
     int | None,
     typer.Option(
@@ -82,6 +91,7 @@ def predict(  # noqa: PLR0917  typer reads the options
     probe: Probes = None,
     link: Link = None,
     latency: Latency = None,
+    what_if: WhatIf = None,
     calibrate: Calibrate = None,
     table: Table = None,
     series: Series = None,
@@ -99,6 +109,7 @@ def predict(  # noqa: PLR0917  typer reads the options
     if not runs:
         of_runs = {"--hosts": hosts, "--ranks-per-host": ranks_per_host, "--batch": batch, "--probe": probe}
         of_runs |= {"--global-batch": global_batch, "--link": link, "--latency": latency}
+        of_runs |= {"--what-if": None if what_if is None else " ".join(what_if)}
         without = next((name for name, value in of_runs.items() if value is not None), None)
         if without is not None:
             raise BadInput(f"{without} is for a forecast from runs", hint=EXAMPLE)
@@ -118,6 +129,7 @@ def predict(  # noqa: PLR0917  typer reads the options
         probes=probe or (),
         link=link,
         latency=latency,
+        what_if=what_if or (),
         skip_damaged=skip_damaged,
     )
     if as_json:

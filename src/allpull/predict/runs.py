@@ -13,6 +13,7 @@ from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
 from allpull.predict.calibration.fit import calibrate
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun, measure
 from allpull.predict.job import Job
+from allpull.predict.what_if import parsed, waterfall
 from allpull.schema.base import tag
 from allpull.schema.forecast import ForecastResult, NextMeasurement
 from allpull.units import percent
@@ -27,7 +28,7 @@ class Request:
 
     ``ranks``: the sizes. ``hosts``: of each size, None: as many as ``ranks_per_host`` needs, by default that of
     the largest run. ``batch``: samples per rank and step, None: as measured; or ``global_batch`` of all ranks together.
-    ``calibrate``: how many of the smallest sizes to calibrate with, None: all.
+    ``calibrate``: how many of the smallest sizes to calibrate with, None: all. ``what_if``: changes, KEY=VALUE each.
     """
 
     ranks: tuple[int, ...]
@@ -37,6 +38,7 @@ class Request:
     global_batch: float | None = None
     calibrate: int | None = None
     stated: Stated | None = None
+    what_if: tuple[str, ...] = ()
 
 
 def forecast_runs(runs: Sequence[AlignedRun], probes: Sequence[Probe], request: Request) -> ForecastResult:
@@ -85,6 +87,8 @@ def _check(request: Request) -> None:
     for name, value in (("batch", request.batch), ("global-batch", request.global_batch)):
         if value is not None and value <= 0:
             raise BadInput(f"--{name}: a batch has at least one sample")
+    for text in request.what_if:
+        parsed(text)
     if request.calibrate is not None and request.calibrate < 1:
         raise BadInput("--calibrate: at least one size is needed")
 
@@ -146,7 +150,7 @@ def _result(name: str, calibration: Calibration, held_back: Sequence[MeasuredRun
         parameters=forecasts.parameter_records(calibration, [one.job for one in made]),
         predictions=[forecasts.size(one, calibration) for one in made],
         baselines=[base for one in made for base in forecasts.baselines(one, calibration)],
-        waterfall=[],
+        waterfall=waterfall(request.what_if, made, calibration),
         refused=None if made else nothing,
         refused_sizes=refused,
         next_measurement=measurement,
