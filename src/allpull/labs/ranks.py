@@ -31,16 +31,16 @@ def run_ranks(
     }
     origin = ["allpull", "run", "-n", str(ranks), "--", *command]
     out.mkdir(parents=True, exist_ok=True)
-    with (out / f"{name}.log").open("ab") as log:
-        log.truncate(0)
-    started = start(JobRequest(kind="run", options=options, out=out, origin=origin, tied=True, log=out / f"{name}.log"))
+    output = out / f"{name}.txt"
+    output.write_bytes(b"")
+    started = start(JobRequest(kind="run", options=options, out=out, origin=origin, tied=True, log=output))
     _wait(started)
     if started.exit_code:
         where = shown_path(started.directory)
         raise JobFailed(
             f"the ranks of this lab failed: exit code {started.exit_code}",
             started.directory,
-            hint=f"their output is in {where}",
+            hint=f"their records and logs are in {where}",
         )
     return open_run(started.directory)
 
