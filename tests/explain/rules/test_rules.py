@@ -146,6 +146,11 @@ PLANTED = (
         machine=replace(EIGHT, round_trip_s=0.004, connections=ring(4, busy_share=0.05)),
     ),
     Planted(
+        rule="latency-bound",
+        made=lambda: job(8, bucket_s=(0.040,) * 4 + (0.002,), sizes=(2 * 10**6,) * 4 + (10**5,)),
+        machine=replace(EIGHT, round_trip_s=0.004, connections=ring(4, busy_share=0.05), uses_gloo=True),
+    ),
+    Planted(
         rule="no-overlap",
         made=lambda: job(8, bucket_s=(0.006, 0.0001), lead_s=(0.0003, 0.0)),
         machine=replace(EIGHT, connections=ring(4, busy_share=0.1)),
