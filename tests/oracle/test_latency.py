@@ -62,7 +62,7 @@ def test_the_price_is_that_of_larger_buckets(judge: Judge) -> None:
 
 
 def test_over_gloo_a_hop_takes_a_whole_round_trip(judge: Judge) -> None:
-    """Its receiver announces each buffer; the last bucket is so small that its share of the bytes is less than a hop."""
+    """Its receiver announces each buffer. The last bucket is small: its share of the bytes is less than a hop."""
     round_trip_s = 0.0006
     wire = Wire(latency_s=2 * 7 * round_trip_s, bytes_per_s=40 * MIB / 0.060)
     buckets = (*spread(total=40 * MIB, count=40), Bucket(bytes=MIB // 50, ready=1.0))
