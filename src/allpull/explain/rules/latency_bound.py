@@ -15,7 +15,8 @@ How it is found
 What it costs
     The replay with larger buckets, the best of twice, four and eight times the largest one: each bucket saves its
     latency, and what is in it starts only when the last gradient of it is ready. The latency that remains is not
-    counted.
+    counted. Over Gloo, hosts also take time for each message, so the interval reaches to where a bucket costs the mean
+    of those recorded, whatever its size.
 
 What to do
     Larger buckets: `DDP(model, bucket_cap_mb=100)`, or `HOROVOD_FUSION_THRESHOLD=134217728` (its fusion buffer);
@@ -52,7 +53,8 @@ def find(facts: Facts) -> list[Candidate]:
         return []
     if lane.size_bytes is None or lane.size_bytes.sum() <= 0 or facts.network.carries_other:
         return []
-    each_s = (hosts - 1) * round_trip_s * (GLOO if facts.machine.uses_gloo else 1)
+    gloo = facts.machine.uses_gloo
+    each_s = (hosts - 1) * round_trip_s * (GLOO if gloo else 1)
     taken_s = float(np.median(lane.seconds, axis=0).sum())  # that of one bucket may be its share of the bytes
     if not MOST * taken_s <= each_s * lane.buckets <= taken_s:
         return []
@@ -62,6 +64,7 @@ def find(facts: Facts) -> list[Candidate]:
         for cap in (times * largest for times in LARGER)
     }
     cap = min(total_s, key=lambda one: total_s[one])
+    without = partial(with_buckets, cap_bytes=cap, latency_s=each_s)
     larger, near = bucket_size(facts.start, max(1, round(cap / MIB))), one_switch(facts.start)
     remedy = joined("; ", prefixed("larger buckets: ", larger), prefixed("hosts near each other: ", near))
     return [
@@ -79,6 +82,7 @@ def find(facts: Facts) -> list[Candidate]:
                 count("buckets of a step", lane.buckets, "buckets of DDP"),
                 size("the largest bucket", largest, "buckets of DDP"),
             ),
-            without=partial(with_buckets, cap_bytes=cap, latency_s=each_s),
+            without=without,
+            bounds=(without, partial(with_buckets, cap_bytes=cap, latency_s=taken_s / lane.buckets)) if gloo else None,
         )
     ]
