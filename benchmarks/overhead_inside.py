@@ -33,7 +33,7 @@ from allpull.rundir.job_file import JobFile
 from overhead_loop import Step, training
 from stored import keep
 
-LOOPS = {"tiny": (1, 300), "calls": (1, 100), "arrays": (24, 150), "conv": (1, 40)}
+LOOPS = {"tiny": (1, 300), "calls": (1, 100), "arrays": (24, 150), "conv": (1, 40), "mlp": (16, 15)}
 """Loop of ``overhead_loop.py`` → batch, and steps of each block: some 50 ms."""
 
 WARM_UP_STEPS = 20

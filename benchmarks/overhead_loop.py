@@ -28,6 +28,7 @@ CALLS = 16  # all-reduces a step of the loop ``calls``
 ARRAYS = 24  # tensors that a step of the loop ``arrays`` makes of arrays: two for each of nanoGPT's 12 samples
 SAMPLES = 1024
 CLASSES = 3
+WIDTH = 512
 
 Batch = list[torch.Tensor]
 Step = Callable[[Batch], None]
@@ -43,6 +44,12 @@ def conv() -> nn.Module:
     )
 
 
+def mlp() -> nn.Module:
+    """Four layers as wide as a small Transformer's, whose step of some 3 ms empties the caches of a core."""
+    layers = [layer for _ in range(4) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(WIDTH, CLASSES))
+
+
 def training(loop: str, batch: int) -> tuple[nn.Module, Iterator[Batch], Step]:
     """The network, the batches and the step of ``loop``."""
     torch.manual_seed(0)
@@ -50,6 +57,8 @@ def training(loop: str, batch: int) -> tuple[nn.Module, Iterator[Batch], Step]:
     network: nn.Module = nn.Linear(8, CLASSES)
     if loop == "conv":
         network, shape = conv(), (3, 32, 32)
+    if loop == "mlp":
+        network, shape = mlp(), (WIDTH,)
     if loop in ("ddp", "calls"):
         if "MASTER_ADDR" in os.environ:
             dist.init_process_group("gloo")
@@ -122,7 +131,7 @@ def obey(orders: socket.socket, steps: Iterator[Batch], step: Step, around: Call
 def main() -> None:
     """Make the training and wait for orders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("loop", choices=("conv", "tiny", "ddp", "calls", "arrays"))
+    parser.add_argument("loop", choices=("conv", "mlp", "tiny", "ddp", "calls", "arrays"))
     parser.add_argument("socket")
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--beside", choices=("traceml", "profiler"))

@@ -25,9 +25,11 @@ import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+from allpull.cli.predict import REFUSED
 from rehearsed_cases import BACKWARD_MS, ONE, PROBE_RANKS, RATE, TWO, Case, Rehearsal, cases
 from rehearsed_truth import MEASURED, Truth, probe, rehearse, run_allpull, run_of
 from scaling_baselines import extrap, no_overlap_s, perfect_overlap_s, ring_s
@@ -35,6 +37,8 @@ from stored import keep
 
 TARGETS = {"mean_error": 0.03, "largest_error": 0.08, "coverage": 0.85, "half_width": 0.05}
 """Mean and largest error, least share of truths within the 90 % interval, and the mean half of its width."""
+
+CPU_LIMIT = 0.8  # of all cores: links that share busier ones are slower than their rate, which no real cluster does
 
 
 def collect(folder: Path, passes: int, until_s: float) -> dict[str, list[Truth]]:
@@ -48,9 +52,10 @@ def collect(folder: Path, passes: int, until_s: float) -> dict[str, list[Truth]]
         jobs = rehearsals(cases(), calibrations=turn == 0)
         random.Random(turn).shuffle(jobs)
         for job in jobs:
-            if time.monotonic() > until_s and not (folder / f"{job.name}-{turn}").is_dir():
+            place = folder / f"{job.name}-{turn}"
+            if time.monotonic() > until_s and not (place / MEASURED).is_file():
                 continue
-            truth = rehearse(job, folder / f"{job.name}-{turn}", seed(job, turn))
+            truth = rehearse(job, place, seed(job, turn))
             truths.setdefault(job.name, []).append(truth)
             print(
                 f"{turn} {job.name:14} step {truth.step_s:.4f} s, epoch {truth.epoch_s or 0:7.3f} s, "
@@ -76,7 +81,10 @@ def rehearsals(chosen: Sequence[Case], *, calibrations: bool) -> list[Rehearsal]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One case: truth and forecast in s, or why there is no forecast; ``baselines_s`` by name."""
+    """One case: truth and forecast in s, or why there is no forecast; ``baselines_s`` by name.
+
+    ``cpu_share``: how busy the rehearsal kept this machine's cores; above ``CPU_LIMIT`` they limited it, not its links.
+    """
 
     case: str
     group: str
@@ -90,6 +98,7 @@ class Row:
     terms_s: Mapping[str, float] | None = None
     refused: str | None = None
     baselines_s: Mapping[str, float] | None = None
+    cpu_share: float = 0.0
 
     @property
     def error(self) -> float | None:
@@ -127,20 +136,34 @@ def forecast(case: Case, folder: Path, truths: Mapping[str, list[Truth]]) -> Row
         "truth_s": statistics.median(measured),
         "truths_s": tuple(measured),
         "baselines_s": baselines(case, folder, truths),
+        "cpu_share": statistics.median(truth.cpu_share for truth in truths[case.truth.name]),
     }
-    runs = [str(run_of(folder / f"{one.name}-0")) for one in case.calibration]
-    probed = () if case.calibration[0].workers else ("--probe", str(run_of(folder / "probe")))  # of another rate
-    try:
-        answer = json.loads(run_allpull("predict", *runs, *probed, "--ranks", str(ranks), *case.asked, "--json"))
-    except RuntimeError as error:
-        return Row(**row, refused=str(error)[-300:])
-    if answer["refused"] or not answer["predictions"]:
-        return Row(**row, refused=answer["refused"] or answer["refused_sizes"][0]["reason"])
-    size = answer["predictions"][0]
-    chosen = answer["waterfall"][-1] if "--what-if" in case.asked else size
+    answer = _asked(tuple(one.name for one in case.calibration), case.asked, folder)
+    if isinstance(answer, str) or answer["refused"]:
+        return Row(**row, refused=answer if isinstance(answer, str) else answer["refused"])
+    size = next((one for one in answer["predictions"] if one["ranks"] == ranks), None)
+    if size is None:
+        return Row(**row, refused=next(one["reason"] for one in answer["refused_sizes"] if one["ranks"] == ranks))
+    changed = [one for one in answer["waterfall"] if one["ranks"] == ranks]
+    chosen = changed[-1] if "--what-if" in case.asked else size
     value = chosen["epoch"]["seconds"] if epochs else chosen["step_s"]
     terms = size["terms"] if chosen is size else None
     return Row(**row, forecast_s=value["value"], low_s=value["low"], high_s=value["high"], terms_s=terms)
+
+
+@cache
+def _asked(calibration: tuple[str, ...], asked: tuple[str, ...], folder: Path) -> Any:
+    """The answer of `allpull predict` for all sizes that these calibrations and options foresee; a text: it failed."""
+    same = [
+        case for case in cases() if (tuple(one.name for one in case.calibration), case.asked) == (calibration, asked)
+    ]
+    sizes = ("--ranks", ",".join(map(str, sorted({case.truth.ranks for case in same}))))
+    runs = [str(run_of(folder / f"{name}-0")) for name in calibration]
+    probed = () if same[0].truth.workers else ("--probe", str(run_of(folder / "probe")))  # the loader's links differ
+    try:
+        return json.loads(run_allpull("predict", *runs, *probed, *sizes, *asked, "--json", accepted=(0, REFUSED)))
+    except RuntimeError as error:
+        return str(error)[-300:]
 
 
 def baselines(case: Case, folder: Path, truths: Mapping[str, list[Truth]]) -> dict[str, float] | None:
@@ -182,6 +205,8 @@ def _rounded(shares: Iterable[float | None]) -> list[float | None]:
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
     """Errors, coverage and width of rows; a refusal has no error, and holds nothing."""
+    if not rows:
+        return {"cases": 0, "refused": 0, **dict.fromkeys(TARGETS)}
     errors = [abs(row.error) for row in rows if row.error is not None]
     widths = [row.half_width for row in rows if row.half_width is not None]
     return {
@@ -242,10 +267,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (options.keep or Path(temporary)).resolve()
         truths = collect(folder, options.passes, time.monotonic() + 60 * options.minutes)
-        chosen = [case for case in cases() if case.truth.name in truths]
+        chosen = [
+            case for case in cases() if {case.truth.name, *(one.name for one in case.calibration)} <= truths.keys()
+        ]
         rows = [forecast(case, folder, truths) for case in chosen]
         everything = [truth for repeats in truths.values() for truth in repeats]
-        overall = summary(rows)
+        of_links = [row for row in rows if row.cpu_share <= CPU_LIMIT]
+        overall = summary(of_links)
         keep(
             options.output,
             {
@@ -253,10 +281,11 @@ def main() -> None:
                 "summary": overall,
                 "met": met(overall),
                 "groups": {
-                    group: summary([row for row in rows if row.group == group])
-                    for group in dict.fromkeys(row.group for row in rows)
+                    group: summary([row for row in of_links if row.group == group])
+                    for group in dict.fromkeys(row.group for row in of_links)
                 },
-                "rivals": rivals(rows),
+                "limited_by_cpus": summary([row for row in rows if row.cpu_share > CPU_LIMIT]),
+                "rivals": rivals(of_links),
                 "extrap": with_extrap(rows, truths, options.extrap),
                 "rehearsals": {
                     "runs": len(everything),

@@ -20,6 +20,7 @@ from typing import Any
 
 import printed_accuracy
 import printed_explain
+import printed_forecast
 import printed_loader
 import printed_predicted
 import printed_trainer
@@ -450,6 +451,9 @@ BLOCKS = {
     ),
     "planted-faults": Block(
         needs=("planted_faults",), show=explained("planted_faults", printed_explain.planted_faults)
+    ),
+    "predict-rehearsed": Block(
+        needs=("predict_rehearsed",), show=explained("predict_rehearsed", printed_forecast.predict_rehearsed)
     ),
     "real-faults": Block(needs=("real_faults",), show=explained("real_faults", printed_explain.planted_faults)),
     "claix-like": Block(needs=("claix_like",), show=explained("claix_like", printed_explain.claix_like)),

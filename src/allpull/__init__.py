@@ -13,6 +13,7 @@ Runs, for a notebook or a script (docs/reference/api.md)::
     run = allpull.open_run("runs/20260312T101500Z_digits_n4_ab12cd34")
     run.explain()
     allpull.compare("runs/before", "runs/after")
+    allpull.predict(["runs/one", "runs/two"], ranks=[8, 64])
     allpull.train("digits", ranks=2, train__epochs=3).wait(progress=print)
 """
 
@@ -29,6 +30,8 @@ from allpull.version import __version__ as __version__
 if TYPE_CHECKING:
     from allpull.api.comparison import Comparison as Comparison
     from allpull.api.comparison import compare as compare
+    from allpull.api.forecasting import Forecast as Forecast
+    from allpull.api.forecasting import predict as predict
     from allpull.api.jobs import Job as Job
     from allpull.api.jobs import JobFailed as JobFailed
     from allpull.api.jobs import Progress as Progress
@@ -55,6 +58,7 @@ API = {
     "explain": "allpull.api.verbs",
     "compare": "allpull.api.comparison",
     "report": "allpull.api.verbs",
+    "predict": "allpull.api.forecasting",
     "train": "allpull.api.jobs",
     "run": "allpull.api.jobs",
     "Job": "allpull.api.jobs",
@@ -64,6 +68,7 @@ API = {
     "Scaling": "allpull.api.results",
     "Explanation": "allpull.api.results",
     "Comparison": "allpull.api.comparison",
+    "Forecast": "allpull.api.forecasting",
     "AllpullError": "allpull.errors",
     "BadInput": "allpull.errors",
     "RunDirError": "allpull.errors",
@@ -103,7 +108,7 @@ def _make_callable(*names: str) -> None:
         import_module(f"allpull.{name}").__class__ = _Verb  # documented: Customizing module attribute access
 
 
-_make_callable("compare", "explain", "report", "train")
+_make_callable("compare", "explain", "predict", "report", "train")
 
 
 def __getattr__(name: str) -> Any:

@@ -10,7 +10,8 @@ import pytest
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.programs import by_program, program, titles
-from allpull.api.reporting import scaling_report, side_by_side
+from allpull.api.reporting import scaling_report
+from allpull.api.side_by_side import side_by_side
 from allpull.rundir.read.run import RunData
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord

@@ -13,11 +13,11 @@ from allpull.compare.comparability import facts
 from allpull.compare.comparison import Options, Sides, compare
 from allpull.compare.gate import parse_gate
 from allpull.compare.known_variation import parse_known_variation
-from allpull.compare.metrics import METRICS
+from allpull.compare.metrics import EPOCH_TIMES, METRICS
 from allpull.errors import BadInput
 from allpull.rundir.read.run import RunData
 from allpull.schema.compared import CompareResult, Difference
-from allpull.schema.events import Metric
+from allpull.schema.events import EpochMark, Metric
 
 MS = 100.0  # a step
 
@@ -346,4 +346,51 @@ def test_runs_without_steps_are_no_crash(make_run: Callable[..., RunData]) -> No
 def test_a_percentage_applies_to_ratios_alone() -> None:
     variation = parse_known_variation("1%")
     known = {name: spread.sd for name, metric in METRICS.items() if (spread := variation.of(metric)) is not None}
-    assert known == {"throughput": 0.01, "throughput_with_pauses": 0.01, "step_s": 0.01}
+    rates = ("throughput", "throughput_with_pauses", "training_samples_per_s", "overall_samples_per_s")
+    times = ("step_s", "epoch_s", "time_to_solution_s")  # time to an accuracy depends on the seed
+    assert known == dict.fromkeys((*rates, *times), 0.01)
+
+
+@pytest.fixture
+def make_epochs(
+    make_records: Callable[..., Any], make_data: Callable[..., RunData], make_log: Callable[..., Any]
+) -> Callable[..., RunData]:
+    """``make_epochs("a", slower=1.5, steps=4)``: one rank, three epochs of equal steps of 100 ms × ``slower``."""
+
+    def make(id_: str, *, slower: float = 1.0, steps: int = 4) -> RunData:
+        at = [MS * slower * step for step in range(3 * steps)]
+        begins = {epoch: 10**12 + round(1e6 * at[epoch * steps]) for epoch in range(3)}
+        marks = (EpochMark(kind="epoch", epoch=one, step=one * steps, t_ns=t_ns) for one, t_ns in begins.items())
+        accuracies = (
+            Metric(kind="metric", name="test_top1", value=0.3 * one, step=0, epoch=one, t_ns=t_ns)
+            for one, t_ns in begins.items()
+        )
+        records = make_records([[MS * slower]] * len(at), begin=[[one] for one in at])
+        log = make_log(0, epochs=tuple(marks), metrics=tuple(accuracies))
+        return make_data(records, 1, id=id_, events={0: log})
+
+    return make
+
+
+def test_epochs_are_compared_by_their_time_their_parts_and_their_rates(make_epochs: Callable[..., RunData]) -> None:
+    sides = sides_of(before=[make_epochs("a")], after=[make_epochs("b", slower=1.5)])
+    by_name = {one.metric: one for one in compare(sides, Options(accuracy=0.5)).metrics}
+    assert {name: round(one.change.value, 6) for name, one in by_name.items() if one.change and "epoch" in name} == {
+        "epoch_s": 1.5,
+        "epoch_training_s": 0.2,  # s: a difference, because parts add up
+        "epoch_evaluation_s": 0.0,
+        "epoch_checkpoint_s": 0.0,
+        "epoch_start_s": 0.0,
+        "epoch_other_s": 0.0,
+    }
+    assert by_name["time_to_accuracy_s"].before == pytest.approx(0.8)  # 0.6 at the end of the second epoch
+    assert by_name["overall_samples_per_s"].change.value == pytest.approx(1 / 1.5)  # type: ignore[union-attr]
+
+
+def test_times_of_epochs_of_other_work_are_not_compared(make_epochs: Callable[..., RunData]) -> None:
+    sides = sides_of(before=[make_epochs("a")], after=[make_epochs("b", steps=5)])
+    result = compare(sides, Options(accuracy=0.5))
+    names = {one.metric for one in result.metrics}
+    assert not names & set(EPOCH_TIMES)
+    assert "training_samples_per_s" in names
+    assert any("their times and those to a solution" in line for line in result.notes)

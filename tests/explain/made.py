@@ -46,6 +46,7 @@ def found(one: Window, machine: Machine | None = None, **more) -> Findings:
     answer = findings(facts(one, machine, **more))
     for finding in answer.findings:
         assert all(option in finding.remedy for option in finding.options), finding
+        assert all(one.line in finding.remedy for one in finding.lines), finding
     return answer
 
 

@@ -9,9 +9,10 @@ import pytest
 from report_samples import HOSTILE, metrics, report
 
 from allpull.report.compared_page import blocks, write
-from allpull.report.html.block import Chart, Table, Tiles
+from allpull.report.html.block import Chart, Commands, Table, Tiles
 from allpull.schema.base import tag
 from allpull.schema.compared import CompareResult
+from allpull.schema.explained import RemedyLine
 from allpull.schema.reported import ScalingReport
 
 
@@ -54,6 +55,15 @@ def test_a_promise_that_the_data_cannot_judge_is_neither_kept_nor_broken(kept: s
     result = result.model_copy(update={"promised": [result.promised[0].model_copy(update={"kept": kept})]})
     tiles = next(part for part in blocks(result, runs)["answer"].parts if isinstance(part, Tiles)).tiles
     assert tiles[-1].value == shown
+
+
+def test_remedies_of_findings_that_are_still_there_can_be_copied() -> None:
+    lines = [RemedyLine(place="starter", line="--set launch.bind=cores")]
+    for state, copied in (("gone", 0), ("still there", 1)):
+        result, runs = compared()
+        promise = result.promised[0].model_copy(update={"lines": lines, "state": state})
+        made = blocks(result.model_copy(update={"promised": [promise]}), runs)["promises"]
+        assert [part.commands[0].line for part in made.parts if isinstance(part, Commands)] == [lines[0].line] * copied
 
 
 def test_charts_name_the_sides() -> None:

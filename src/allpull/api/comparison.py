@@ -9,9 +9,10 @@ from typing import Any
 from pydantic import PrivateAttr
 
 from allpull.api.explanation import kept_explanation
+from allpull.api.places import Place
 from allpull.api.reporting import unscaled_report
 from allpull.api.results import Shown
-from allpull.api.runs import Place, Run, as_runs
+from allpull.api.runs import Run, as_runs
 from allpull.compare import comparison, gate, known_variation
 from allpull.errors import BadInput
 from allpull.report.terminal.compare import headline
@@ -71,6 +72,7 @@ def compare(
     between_run: str | Path | float | None = None,
     anyway: bool = False,
     skip_damaged: bool = False,
+    accuracy: float | None = None,
 ) -> Comparison:
     """Compare the runs ``before`` a change with the runs ``after`` it, with intervals.
 
@@ -83,6 +85,7 @@ def compare(
             0.008, or the path of a file with the output of ``allpull compare --json``.
         anyway: compare the runs even if they differ in facts that must agree.
         skip_damaged: skip lines of records that cannot be read.
+        accuracy: the test accuracy, a fraction, whose time is compared; None: that at which each training was to stop.
 
     Raises:
         RunDirError: one of the runs cannot be read.
@@ -95,6 +98,7 @@ def compare(
         gates=[gate.parse_gate(text) for text in _each(fail_if)],
         known_variation=known_variation.parse_known_variation(between_run) if between_run is not None else None,
         anyway=anyway,
+        accuracy=accuracy,
     )
     sides = [[run.aligned for run in as_runs(side, skip_damaged=skip_damaged)] for side in (before, after)]
     explained = {run.data.record.id: kept_explanation(run) for side in sides for run in side}

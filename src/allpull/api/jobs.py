@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from allpull.analyse.job_health import assess
-from allpull.api.runs import Place, Run, open_run
+from allpull.api.places import Place
+from allpull.api.runs import Run, open_run
 from allpull.errors import AllpullError, BadInput
 from allpull.jobs.arguments import assignments
 from allpull.jobs.start import JobRequest, StartedJob, start

@@ -10,7 +10,8 @@ from datetime import datetime
 from pathlib import Path
 
 from allpull.analyse.programs import program
-from allpull.api.runs import Place, Run, run_directories, run_directory
+from allpull.api.places import Place, run_directories, run_directory
+from allpull.api.runs import Run
 from allpull.errors import AllpullError, BadInput
 from allpull.rundir import layout, redact, safe_open
 from allpull.rundir.derived import cached_explanation

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from allpull.api.runs import Place, Run, each_run
+from allpull.api.places import Place
+from allpull.api.runs import Run, each_run
 from allpull.compare.placements import Probed, compare_placements
 from allpull.errors import BadInput
 from allpull.rundir.read.probes import read_probe

@@ -18,8 +18,7 @@ from allpull.explain.scaling import caveats, sentences
 from allpull.replay.pop import with_pop
 from allpull.schema.base import tag
 from allpull.schema.reported import ProgramTable, ScalingReport
-from allpull.schema.results import ProgramRuns, RunDetail, RunMetrics, ShowResult
-from allpull.units import counted
+from allpull.schema.results import RunDetail, RunMetrics, ShowResult
 
 
 def scaling_report(runs: Sequence[AlignedRun], accuracy: float | None = None) -> ScalingReport:
@@ -61,36 +60,6 @@ def unscaled_report(runs: Sequence[AlignedRun]) -> ScalingReport:
     show = ShowResult(schema=tag("show"), runs=measured, reference=None, scaling=None, notes=[])
     details = [detail(run, one) for run, one in zip(runs, measured, strict=True)]
     return ScalingReport(schema=tag("report"), show=show, words=[], details=details)
-
-
-def side_by_side(report: ScalingReport) -> ShowResult:
-    """All runs of ``report`` in one list, with the table of each program."""
-    tables: list[ProgramTable] = [report, *report.others]
-    apart = [one.metrics for one in report.without_steps]
-    runs = [run for one in tables for run in one.show.runs] + apart
-    names = [run.run for run in apart]
-    if len(tables) == 1:
-        return report.show.model_copy(update={"runs": runs, "without_steps": names})
-    programs = [
-        ProgramRuns(
-            program=one.program,
-            runs=[run.run for run in one.show.runs],
-            reference=one.show.reference,
-            scaling=one.show.scaling,
-            notes=one.show.notes,
-        )
-        for one in tables
-    ]
-    notes = [f"{counted(len(programs), 'program')}: only runs of one program are compared"]
-    return ShowResult(
-        schema=tag("show"),
-        runs=runs,
-        reference=None,
-        scaling=None,
-        notes=notes,
-        programs=programs,
-        without_steps=names,
-    )
 
 
 def _report(

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import PrivateAttr
 
-from allpull.api.reporting import side_by_side
+from allpull.api.side_by_side import side_by_side
 from allpull.report.printable import short
 from allpull.report.terminal import explain as explained
 from allpull.report.terminal.table import compact_phases

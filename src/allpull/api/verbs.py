@@ -8,9 +8,10 @@ from pathlib import Path
 from allpull.analyse.programs import by_program
 from allpull.analyse.scaling import in_order
 from allpull.api.explanation import explain_run
+from allpull.api.places import Place
 from allpull.api.reporting import scaling_report, with_explanation, write_report
 from allpull.api.results import Explanation, Scaling
-from allpull.api.runs import Place, Run, as_runs
+from allpull.api.runs import Run, as_runs
 from allpull.errors import BadInput
 
 

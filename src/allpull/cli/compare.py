@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from allpull.cli import completion
-from allpull.cli.options import AsJson, SkipDamaged
+from allpull.cli.options import Accuracy, AsJson, SkipDamaged
 from allpull.cli.say import answer, answer_json, note, show_result
 from allpull.cli.verb import Verb
 from allpull.errors import BadInput
@@ -112,6 +112,7 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
         bool, typer.Option("--strict", help="With --fail-if: also fail where the data cannot tell.")
     ] = False,
     html: Html = None,
+    accuracy: Accuracy = None,
     as_json: AsJson = False,
     skip_damaged: SkipDamaged = False,
 ) -> None:
@@ -138,6 +139,7 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
         between_run=between_run,
         anyway=anyway,
         skip_damaged=skip_damaged,
+        accuracy=accuracy,
     )
     if html is not None:
         note(f"page: {result.report(html)}")

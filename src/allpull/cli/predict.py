@@ -1,4 +1,4 @@
-"""``allpull predict``: what the next cluster sizes will do."""
+"""``allpull predict``: what the next cluster sizes will do, from runs or from a table of rates."""
 
 from __future__ import annotations
 
@@ -7,49 +7,151 @@ from typing import Annotated
 
 import typer
 
-from allpull.cli.options import AsJson
+from allpull.cli import completion
+from allpull.cli.options import AsJson, SkipDamaged
 from allpull.cli.say import answer_json, show_result
 from allpull.errors import BadInput
 
-EXAMPLE = "allpull predict --table results.csv --series ours --ranks 64,128"
+EXAMPLE = "allpull predict runs/one runs/two --ranks 8,64,1024"
 
 REFUSED = 3  # exit code: these measurements cannot tell
 
+Runs = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="Short runs of one training, on one or two numbers of ranks, or folders of them.",
+        metavar="RUN…",
+        show_default=False,
+        autocompletion=completion.runs,
+    ),
+]
+Ranks = Annotated[str | None, typer.Option("--ranks", metavar="N,…", help="Numbers of ranks to predict.")]
+Hosts = Annotated[
+    str | None, typer.Option("--hosts", metavar="N,…", help="Hosts of each of them. [default: full as in the runs]")
+]
+PerHost = Annotated[
+    int | None, typer.Option("--ranks-per-host", metavar="N", min=1, help="Instead of --hosts: ranks of each host.")
+]
+Batch = Annotated[
+    float | None, typer.Option("--batch", metavar="N", help="Samples per rank and step. [default: as in the runs]")
+]
+GlobalBatch = Annotated[
+    float | None,
+    typer.Option("--global-batch", metavar="N", help="Samples per step of all ranks: strong scaling."),
+]
+Probes = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--probe",
+        metavar="DIR",
+        help="A run of allpull probe allreduce; may be given several times.",
+        autocompletion=completion.runs,
+    ),
+]
+Link = Annotated[
+    str | None,
+    typer.Option("--link", metavar="RATE", help="Line rate between hosts, such as 25Gbit/s: stated, not measured."),
+]
+Latency = Annotated[
+    str | None, typer.Option("--latency", metavar="TIME", help="Latency of a hop between hosts, such as 20us: stated.")
+]
+Calibrate = Annotated[
+    int | None,
+    typer.Option(
+        "--calibrate",
+        metavar="N",
+        help="How many of the smallest sizes to predict from; others are held back. [default: all runs; 2 of a table]",
+    ),
+]
+Table = Annotated[
+    Path | None,
+    typer.Option(
+        "--table", metavar="FILE.csv", help="Instead of runs: a table of rates by size; without it, the published one."
+    ),
+]
+Series = Annotated[str | None, typer.Option("--series", metavar="NAME", help="Series of the table.")]
 
-def predict(
-    table: Annotated[
-        Path | None, typer.Option("--table", metavar="FILE.csv", help="Table of sizes; without it, the published one.")
-    ] = None,
-    series: Annotated[str | None, typer.Option("--series", metavar="NAME", help="Series of the table.")] = None,
-    calibrate: Annotated[
-        int, typer.Option("--calibrate", metavar="N", help="How many of the smallest sizes to predict from.")
-    ] = 2,
-    ranks: Annotated[
-        str | None, typer.Option("--ranks", metavar="N,…", help="Sizes to predict beyond those in the table.")
-    ] = None,
+
+def predict(  # noqa: PLR0917  typer reads the options
+    runs: Runs = None,
+    ranks: Ranks = None,
+    hosts: Hosts = None,
+    ranks_per_host: PerHost = None,
+    batch: Batch = None,
+    global_batch: GlobalBatch = None,
+    probe: Probes = None,
+    link: Link = None,
+    latency: Latency = None,
+    calibrate: Calibrate = None,
+    table: Table = None,
+    series: Series = None,
     as_json: AsJson = False,
+    skip_damaged: SkipDamaged = False,
 ) -> None:
-    """Predict larger sizes of a series from its smallest.
+    """Predict larger sizes from short runs, or from a table of rates.
 
-    Each answer has a 90 % interval, as wide as the errors on published series that were held back. Exit code 3: these
-    measurements cannot tell.
+    From runs: each step in terms (compute, input, lateness, exchange), with a 90 % interval, and the measurement that
+    would narrow it. From a table, with --series: its larger sizes from its smallest. Exit code 3: these measurements
+    cannot tell.
     """
-    from allpull.predict.table.series import PUBLISHED, predict_series  # noqa: PLC0415  numpy is not needed for --help
+    if runs and (table is not None or series is not None):
+        raise BadInput("runs and a table were given", hint="predict from RUN… or from --series, not from both")
+    if not runs:
+        of_runs = {"--hosts": hosts, "--ranks-per-host": ranks_per_host, "--batch": batch, "--probe": probe}
+        of_runs |= {"--global-batch": global_batch, "--link": link, "--latency": latency}
+        without = next((name for name, value in of_runs.items() if value is not None), None)
+        if without is not None:
+            raise BadInput(f"{without} is for a forecast from runs", hint=EXAMPLE)
+        _from_table(table, series, ranks, 2 if calibrate is None else calibrate, as_json=as_json)
+        return
+    from allpull.api.forecasting import predict as predict_runs  # noqa: PLC0415  numpy is not needed for --help
+    from allpull.report.terminal.forecast import forecast  # noqa: PLC0415
 
-    if series is None:
-        raise BadInput("no series was named", hint="add --series NAME; NAME is in the column series of the table")
-    result = predict_series(table or PUBLISHED, series, calibrate=calibrate, ranks=_sizes(ranks or ""))
+    result = predict_runs(
+        runs,
+        _numbers(ranks or "", "--ranks"),
+        hosts=None if hosts is None else _numbers(hosts, "--hosts"),
+        ranks_per_host=ranks_per_host,
+        batch=batch,
+        global_batch=global_batch,
+        calibrate=calibrate,
+        probes=probe or (),
+        link=link,
+        latency=latency,
+        skip_damaged=skip_damaged,
+    )
     if as_json:
         answer_json(result)
     else:
-        from allpull.report.terminal.predict import predicted  # noqa: PLC0415
+        show_result(forecast(result))
+    if result.refused is not None:
+        raise typer.Exit(REFUSED)
 
+
+def _from_table(table: Path | None, series: str | None, ranks: str | None, calibrate: int, *, as_json: bool) -> None:
+    """The larger sizes of a series of a table.
+
+    Raises:
+        BadInput: neither runs nor a series are named.
+    """
+    from allpull.predict.table.series import PUBLISHED, predict_series  # noqa: PLC0415
+    from allpull.report.terminal.predict import predicted  # noqa: PLC0415
+
+    if series is None:
+        raise BadInput(
+            "neither runs nor a series are named",
+            hint="allpull predict RUN… --ranks 8,64; or add --series NAME, which is in the column series of the table",
+        )
+    result = predict_series(table or PUBLISHED, series, calibrate=calibrate, ranks=_numbers(ranks or "", "--ranks"))
+    if as_json:
+        answer_json(result)
+    else:
         show_result(predicted(result))
     if result.refused is not None:
         raise typer.Exit(REFUSED)
 
 
-def _sizes(text: str) -> list[int]:
+def _numbers(text: str, option: str) -> list[int]:
     """The numbers of a list such as ``8,64``.
 
     Raises:
@@ -58,5 +160,5 @@ def _sizes(text: str) -> list[int]:
     words = [word.strip() for word in text.split(",") if word.strip()]
     wrong = [word for word in words if not (word.isascii() and word.isdecimal() and 0 < len(word) < 8)]
     if wrong:
-        raise BadInput(f"--ranks {text!r}: {wrong[0]!r} is no number of ranks", hint="such as --ranks 8,64,1024")
+        raise BadInput(f"{option} {text!r}: {wrong[0]!r} is no number", hint=f"such as {option} 8,64,1024")
     return [int(word) for word in words]

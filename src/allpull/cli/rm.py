@@ -24,7 +24,7 @@ def rm(
 ) -> None:
     """Remove runs with all their files."""
     from allpull.api.listing import remove  # noqa: PLC0415  polars is not needed for --help
-    from allpull.api.runs import run_directories  # noqa: PLC0415
+    from allpull.api.places import run_directories  # noqa: PLC0415
 
     chosen = run_directories(runs)
     for directory in chosen:

@@ -45,19 +45,22 @@ def show(
 
     Several runs give a scaling table per program.
     """
-    from allpull.api.reporting import scaling_report, side_by_side  # noqa: PLC0415
-    from allpull.api.runs import open_runs  # noqa: PLC0415  polars is not needed for --help
+    from allpull.api.shown import shown  # noqa: PLC0415  records are not needed for --help
+    from allpull.api.side_by_side import side_by_side  # noqa: PLC0415
 
     if perfetto is None and steps is not None:
         raise BadInput("--steps chooses what --perfetto draws", hint="allpull show RUN --perfetto FILE --steps 100:200")
     first, end = step_range(steps, "draws")
-    opened = open_runs(runs, skip_damaged=skip_damaged)
-    if perfetto is not None:
-        _draw(opened, perfetto, first=first, end=end)
-    if kernels:
-        _kernels(opened, as_json=as_json)
-        return
-    result = scaling_report([run.aligned for run in opened], accuracy)
+    if perfetto is not None or kernels:
+        from allpull.api.runs import open_runs  # noqa: PLC0415  polars is not needed for --help
+
+        opened = open_runs(runs, skip_damaged=skip_damaged)
+        if perfetto is not None:
+            _draw(opened, perfetto, first=first, end=end)
+        if kernels:
+            _kernels(opened, as_json=as_json)
+            return
+    result = shown(runs, accuracy, skip_damaged=skip_damaged)
     if as_json:
         answer_json(side_by_side(result))
         return

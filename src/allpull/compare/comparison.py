@@ -13,7 +13,7 @@ from allpull.compare.caveats import Side, caveats
 from allpull.compare.comparability import check_comparable, differences, facts
 from allpull.compare.gate import Gate, judge
 from allpull.compare.known_variation import KnownVariation
-from allpull.compare.metrics import METRICS, Measures, Metric, measures
+from allpull.compare.metrics import EPOCH_TIMES, METRICS, Measures, Metric, measures
 from allpull.compare.remedy_follow_up import follow_up
 from allpull.errors import BadInput
 from allpull.rundir.read.run import RunData
@@ -28,6 +28,8 @@ DEFAULT_METRICS = ("throughput", "step_s")
 SPEEDUP = "throughput_with_pauses"
 """`explain` predicts a speed-up of the whole training, pauses included."""
 
+RAGGED = 0.05  # by which the samples of epochs may differ: last batches that are cut or filled up
+
 ROUNDING = 1e-12  # relative, or seconds: a smaller difference is below what any clock resolves
 
 OPPOSITE: Mapping[str, Decision] = {"faster": "slower", "slower": "faster", "better": "worse", "worse": "better"}
@@ -38,13 +40,15 @@ class Options:
     """How to compare.
 
     ``metrics``: only these, and the first of them decides; empty: all. ``known_variation`` is that between runs.
-    ``anyway``: compare runs whose key facts disagree, too.
+    ``anyway``: compare runs whose key facts disagree, too. ``accuracy``: that whose time is compared; None: that at
+    which each training was to stop.
     """
 
     metrics: Sequence[str] = ()
     gates: Sequence[Gate] = ()
     known_variation: KnownVariation | None = None
     anyway: bool = False
+    accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +74,11 @@ def compare(sides: Sides, options: Options) -> CompareResult:
     facts_before, facts_after = ([facts(run.data) for run in side] for side in (sides.before, sides.after))
     differing = differences(facts_before, facts_after)
     notes = check_comparable(facts_before, facts_after, differing, anyway=options.anyway)
-    before = [measures(run, sides.explained.get(run.data.record.id)) for run in sides.before]
-    after = [measures(run, sides.explained.get(run.data.record.id)) for run in sides.after]
+    before, after = (
+        [measures(run, sides.explained.get(run.data.record.id), options.accuracy) for run in side]
+        for side in (sides.before, sides.after)
+    )
+    before, after, unequal = comparable_epochs(before, after)
     measured = effects(before, after, options.known_variation)
     primary = _primary(options.metrics, measured)
     changes = {name: change(name, one, before, after) for name, one in measured.items()}
@@ -93,6 +100,7 @@ def compare(sides: Sides, options: Options) -> CompareResult:
         differences=differing,
         notes=[
             *notes,
+            *unequal,
             *caveats(
                 Side(name="before", runs=[run.data for run in sides.before], measures=before),
                 Side(name="after", runs=[run.data for run in sides.after], measures=after),
@@ -116,6 +124,24 @@ def check_repeats(sides: Sides) -> None:
         repeated = next((id_ for id_ in ids if ids.count(id_) > 1), None)
         if repeated is not None:
             raise BadInput(f"{repeated} is given twice as a run {name}", hint="give every repeat its own run")
+
+
+def comparable_epochs(
+    before: Sequence[Measures], after: Sequence[Measures]
+) -> tuple[list[Measures], list[Measures], list[str]]:
+    """Both sides without times of epochs where an epoch is other work on one of them, and a note that says so."""
+    sizes = [one.epoch_samples for one in (*before, *after) if one.epoch_samples]
+    if not sizes or max(sizes) <= min(sizes) * (1 + RAGGED):
+        return list(before), list(after), []
+    note = (
+        f"epochs have {min(sizes):,.0f} to {max(sizes):,.0f} samples: their times and those to a solution or an "
+        "accuracy are not compared"
+    )
+    cut = [
+        [replace(one, values={name: of for name, of in one.values.items() if name not in EPOCH_TIMES}) for one in side]
+        for side in (before, after)
+    ]
+    return cut[0], cut[1], [note]
 
 
 def effects(

@@ -22,14 +22,19 @@ _NUMBER = re.compile(r"\s*[-+]?[0-9]*\.?[0-9]+\s*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownVariation:
-    """``of_ratios`` applies to every rate and time that is compared as a ratio; ``by_metric`` takes precedence."""
+    """``of_ratios`` applies to every rate and time that is compared as a ratio and does not depend on the seed.
+
+    ``by_metric`` takes precedence.
+    """
 
     of_ratios: Spread | None
     by_metric: Mapping[str, Spread]
 
     def of(self, metric: Metric) -> Spread | None:
         """The spread of ``metric`` between runs; None where it is not known."""
-        return self.by_metric.get(metric.name, self.of_ratios if metric.scale == "ratio" else None)
+        return self.by_metric.get(
+            metric.name, self.of_ratios if metric.scale == "ratio" and not metric.by_seed else None
+        )
 
 
 def parse_known_variation(given: str | Path | float) -> KnownVariation:

@@ -14,12 +14,15 @@ from numpy.typing import NDArray
 from allpull.analyse import learning, statistics
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.effect import Measured
+from allpull.analyse.epochs import times
+from allpull.analyse.epochs.parts import PARTS, Epochs, epochs_of, wanted_accuracy
 from allpull.analyse.steps import phases, throughput
 from allpull.analyse.steps.grid import Floats, arrange
 from allpull.replay.recording.step_choice import ChosenSteps, NoWindow, choose_steps
 from allpull.schema.compared import Scale
 from allpull.schema.explained import Efficiency, ExplainResult
 from allpull.schema.results import Interval
+from allpull.units import NS_PER_S
 
 PAUSES = ("evaluation", "checkpoint")
 
@@ -28,7 +31,7 @@ PAUSES = ("evaluation", "checkpoint")
 class Metric:
     """One metric. A share is a fraction of 1; ``more_is`` is the meaning of an increase.
 
-    ``by_seed``: the value is exact for one training, and another seed gives another value.
+    ``by_seed``: another seed gives another value, by more than machines vary; an accuracy is exact for one seed.
     """
 
     name: str
@@ -47,6 +50,12 @@ METRICS: Mapping[str, Metric] = {
         Metric(name="throughput", unit="samples/s", scale="ratio", more_is="faster"),
         Metric(name="throughput_with_pauses", unit="samples/s", scale="ratio", more_is="faster"),
         Metric(name="step_s", unit="s", scale="ratio", more_is="slower"),
+        Metric(name="epoch_s", unit="s", scale="ratio", more_is="slower"),
+        *(Metric(name=f"epoch_{name}_s", unit="s", scale="difference", more_is="worse") for name in PARTS),
+        Metric(name="time_to_solution_s", unit="s", scale="ratio", more_is="slower"),
+        Metric(name="time_to_accuracy_s", unit="s", scale="ratio", more_is="slower", by_seed=True),
+        Metric(name="training_samples_per_s", unit="samples/s", scale="ratio", more_is="faster"),
+        Metric(name="overall_samples_per_s", unit="samples/s", scale="ratio", more_is="faster"),
         *(Metric(name=f"phases.{name}", unit="s", scale="difference", more_is="worse") for name in phases.NAMES),
         *(Metric(name=f"efficiency.{name}", unit="share", scale="difference", more_is="better") for name in FACTORS),
         *(
@@ -57,18 +66,28 @@ METRICS: Mapping[str, Metric] = {
 }
 """All metrics by name, in the order of the result."""
 
+EPOCH_TIMES = ("epoch_s", *(f"epoch_{name}_s" for name in PARTS), "time_to_solution_s", "time_to_accuracy_s")
+"""Those that two sides can only have in common where an epoch is the same work."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """Metrics of one run, each on its scale of comparison, with its steady steps and throughput (samples/s)."""
+    """Metrics of one run, each on its scale of comparison, with its steady steps and throughput (samples/s).
+
+    ``epoch_samples``: the mean of its complete epochs but the first; None: not recorded.
+    """
 
     values: Mapping[str, Measured]
     steps: int
     throughput: Interval | None
+    epoch_samples: float | None = None
 
 
-def measures(aligned: AlignedRun, explained: ExplainResult | None = None) -> Measures:
-    """The metrics that one run recorded; the efficiency factors come from ``explained``."""
+def measures(aligned: AlignedRun, explained: ExplainResult | None = None, accuracy: float | None = None) -> Measures:
+    """The metrics that one run recorded; the efficiency factors come from ``explained``.
+
+    ``accuracy``: the one whose time is compared; None: that at which each training was to stop.
+    """
     ranks = aligned.data.record.ranks
     numbers = aligned.steady.steps[aligned.steady.used]
     window = choose_steps(aligned)
@@ -81,6 +100,12 @@ def measures(aligned: AlignedRun, explained: ExplainResult | None = None) -> Mea
     }
     for name, seconds in aligned.phases(grid, numbers).seconds.items():
         by_metric[f"phases.{name}"] = None if seconds is None else _mean(seconds.mean(axis=1))
+    epochs = epochs_of(aligned)
+    by_metric |= _epochs(epochs)
+    by_metric["time_to_solution_s"] = _once(times.time_to_solution_s(epochs))
+    wanted = accuracy if accuracy is not None else wanted_accuracy(aligned)
+    reached = None if wanted is None else times.time_to_accuracy(aligned, epochs, wanted)
+    by_metric["time_to_accuracy_s"] = None if reached is None else _once(reached.time_s)
     by_metric |= _pauses(window, aligned, ranks)
     by_metric |= _factors(explained)
     for name in learning.SHARES:
@@ -90,7 +115,37 @@ def measures(aligned: AlignedRun, explained: ExplainResult | None = None) -> Mea
         values={name: value for name, value in by_metric.items() if value is not None},
         steps=grid.steps,
         throughput=throughput.throughput(grid),
+        epoch_samples=_epoch_samples(epochs),
     )
+
+
+def _epochs(epochs: Epochs) -> Iterator[tuple[str, Measured | None]]:
+    """Mean times of an epoch and of its parts, and samples/s while training and over whole epochs.
+
+    The epochs are those of ``allpull show``: complete, and not the first where there are others.
+    """
+    if not epochs.averaged:
+        return
+    ones = np.ones(len(epochs.averaged))
+    totals_s = np.array([one.total_ns / NS_PER_S for one in epochs.averaged])
+    parts_s = {name: np.array([one.parts_ns[name] / NS_PER_S for one in epochs.averaged]) for name in PARTS}
+    samples = np.array([math.nan if one.samples is None else float(one.samples) for one in epochs.averaged])
+    yield "epoch_s", rate(totals_s, ones)
+    for name in PARTS:
+        yield f"epoch_{name}_s", _mean(parts_s[name])
+    yield "training_samples_per_s", rate(samples, parts_s["training"])
+    yield "overall_samples_per_s", rate(samples, totals_s)
+
+
+def _epoch_samples(epochs: Epochs) -> float | None:
+    samples = [one.samples for one in epochs.averaged]
+    known = [one for one in samples if one is not None]
+    return sum(known) / len(known) if known and len(known) == len(samples) else None
+
+
+def _once(seconds: float | None) -> Measured | None:
+    """A time that a run has once, and that thus has no error within it."""
+    return None if seconds is None or seconds <= 0 else Measured(value=math.log(seconds))
 
 
 def rate(numerator: Floats, denominator: Floats) -> Measured | None:

@@ -83,6 +83,7 @@ def _followed_up(
         title=finding.title,
         ranks=finding.ranks,
         remedy=finding.remedy,
+        lines=finding.lines,
         promised=one.gain,
         came=speedup,
         loss_s_before=one.loss_s,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from allpull.explain.remedy import Action
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
 from allpull.schema.results import Interval
@@ -28,8 +29,6 @@ class Candidate:
     ``ranks`` and ``hosts`` are the culprits; empty: all of them. The first of ``evidence`` is the size of the fault
     itself. ``least_share``: the least share of a step that is reported.
 
-    ``options``: the keys of a specification and variables of the environment that ``remedy`` names.
-
     ``bounds``: where ``without`` is an estimate, the certain removal and the largest possible one. The interval of the
     gain then reaches from the one to the other; where the second is ``without`` itself, its value is the upper end.
 
@@ -42,9 +41,8 @@ class Candidate:
     rule: str
     kind: Kind
     title: str
-    remedy: str
+    remedy: Action
     evidence: tuple[Evidence, ...]
-    options: tuple[str, ...] = ()
     without: Removal | None = None
     ranks: tuple[int, ...] = ()
     hosts: tuple[str, ...] = ()

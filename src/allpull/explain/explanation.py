@@ -211,8 +211,9 @@ def _about(facts: Facts, grown: TreeResult) -> list[str]:
     """Notes on what the whole explanation can show."""
     notes = []
     if facts.floor_s is not None:
-        floor = f"{show_time(facts.floor_s)} per step ({percent(facts.floor_s / facts.step_s, 1)})"
-        notes.append(f"a rank that is late by less than {floor} cannot be distinguished from noise in {facts.span}")
+        if facts.floor_s > 0:  # 0: of two ranks one stands out, and one alone shows no noise
+            floor = f"{show_time(facts.floor_s)} per step ({percent(facts.floor_s / facts.step_s, 1)})"
+            notes.append(f"a rank that is late by less than {floor} cannot be distinguished from noise in {facts.span}")
         if _named_from_s(facts.floor_s, facts) > facts.floor_s:
             notes.append(
                 f"on CPUs a slow rank is named if it costs at least {percent(facts.slow_share)} of a step: {CORES}"

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.start import Start
+from allpull.explain.remedy import Action, environment, joined, program, sentence, shell, starter, within
 
 WHERE = {
     "copy": "copying to the device",
@@ -26,57 +26,39 @@ WHERE = {
 """Phase → where the time is lost, in a sentence."""
 BIND_ITSELF = (
     'os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[int(os.environ["LOCAL_RANK"])'
-    '::int(os.environ["LOCAL_WORLD_SIZE"])]) at the top of the program'
+    '::int(os.environ["LOCAL_WORLD_SIZE"])])'
 )
 """The cores of a host dealt out to its ranks; torch's launchers set both variables."""
-EVALUATION_JOB = "in a separate job, from checkpoints"
+TOPOLOGY = shell("nvidia-smi topo -m")
+MEASURE_IT = sentence("; measure it: ", shell("allpull compare BEFORE --with AFTER"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Action:
-    """What to do, empty where there is nothing; ``options`` are the keys and variables that ``text`` names."""
+def option_or(start: Start, option: str, value: object, otherwise: Action | None = None) -> Action:
+    """``--set`` with ``option``, or ``otherwise`` where there is no such option.
 
-    text: str = ""
-    options: tuple[str, ...] = ()
-
-
-def joined(separator: str, *actions: Action) -> Action:
-    """``actions`` that are not empty, with ``separator`` between them."""
-    there = [one for one in actions if one.text]
-    options = tuple(dict.fromkeys(option for one in there for option in one.options))
-    return Action(text=separator.join(one.text for one in there), options=options)
-
-
-def prefixed(prefix: str, action: Action) -> Action:
-    """``action`` after ``prefix``; empty where there is nothing to do."""
-    return Action(text=f"{prefix}{action.text}" if action.text else "", options=action.options)
-
-
-def option_or(start: Start, option: str, value: object, line: str = "") -> Action:
-    """``--set`` with ``option``, or else ``line`` of the program.
-
-    >>> option_or(Start(starter="train"), "train.batch", 8, "DataLoader(batch_size=8)").text
+    >>> option_or(Start(starter="train"), "train.batch", 8, program("DataLoader(batch_size=8)")).text
     '--set train.batch=8'
     """
     if start.sets(option):
-        return Action(text=f"--set {option}={value}", options=(option,))
-    return Action(text=line)
+        return starter(f"--set {option}={value}", option)
+    return otherwise or Action()
 
 
 def variable(start: Start, name: str, value: object) -> Action:
     """How to give all ranks a variable of the environment."""
     setting = f"{name}={value}"
-    return Action(text=f"mpirun -x {setting}" if start.by_mpi else f"export {setting}", options=(name,))
+    return starter(f"mpirun -x {setting}", name) if start.by_mpi else environment(f"export {setting}", name)
 
 
 def own_cores(start: Start, machine: Machine) -> Action:
     """How to bind each rank to cores that no other rank uses."""
     if start.sets("launch.bind"):
-        return Action(text="--set launch.bind=cores", options=("launch.bind",))
+        return starter("--set launch.bind=cores", "launch.bind")
     commands = {"srun": f"srun --cpu-bind=cores --cpus-per-task={_cpus_per_rank(machine)}", "mpirun": BIND_BY_MPI}
     if start.starter == "torchrun" and machine.accelerators:
-        return Action(text="torchrun --numa-binding=exclusive")
-    return Action(text=commands.get(start.starter, BIND_ITSELF))
+        return starter("torchrun --numa-binding=exclusive")
+    command = commands.get(start.starter)
+    return starter(command) if command else sentence(program(BIND_ITSELF), " at the top of the program")
 
 
 BIND_BY_MPI = "mpirun --bind-to core"
@@ -88,7 +70,7 @@ def threads(start: Start, machine: Machine) -> Action:
     if start.threads is not None and start.threads <= fit:
         return Action()
     if start.sets("launch.threads"):
-        return Action(text=f"--set launch.threads={fit}", options=("launch.threads",))
+        return starter(f"--set launch.threads={fit}", "launch.threads")
     return variable(start, "OMP_NUM_THREADS", fit)
 
 
@@ -97,14 +79,14 @@ def fewer_ranks(start: Start, machine: Machine) -> Action:
     fits = [int(cpus) for host, cpus in (machine.cpus or {}).items() if 1 <= int(cpus) < len(machine.ranks_of(host))]
     if not fits:
         return Action()
-    return Action(text=f"no more ranks than CPUs: {ranks_flag(start, machine, min(fits) * len(machine.host_names))}")
+    return sentence("no more ranks than CPUs: ", ranks_flag(start, machine, min(fits) * len(machine.host_names)))
 
 
-def ranks_flag(start: Start, machine: Machine, ranks: int) -> str:
+def ranks_flag(start: Start, machine: Machine, ranks: int) -> Action:
     """How to start ``ranks`` ranks."""
     hosts = max(1, len(machine.host_names))
     if start.launcher == "slurm" or (start.on_slurm and start.starter == "command"):
-        return f"sbatch --nodes={-(-ranks // -(-ranks // hosts))} --ntasks-per-node={-(-ranks // hosts)}"
+        return starter(f"sbatch --nodes={-(-ranks // -(-ranks // hosts))} --ntasks-per-node={-(-ranks // hosts)}")
     flags = {
         "train": f"allpull train -n {ranks}",
         "run": f"allpull run -n {ranks}",
@@ -112,31 +94,35 @@ def ranks_flag(start: Start, machine: Machine, ranks: int) -> str:
         "srun": f"srun --ntasks={ranks}",
         "mpirun": f"mpirun -np {ranks}",
     }
-    return flags.get(start.starter, f"{ranks} ranks")
+    flag = flags.get(start.starter)
+    return starter(flag) if flag else Action(text=f"{ranks} ranks")
 
 
 def near_gpu(start: Start) -> Action:
     """How to bind each rank to the CPUs near its GPU."""
     if start.sets("launch.bind"):
-        return Action(text="--set launch.bind=numa", options=("launch.bind",))
+        return starter("--set launch.bind=numa", "launch.bind")
     commands = {"srun": "srun --gpu-bind=closest", "torchrun": "torchrun --numa-binding=node"}
-    return Action(text=commands.get(start.starter, "taskset --cpu-list with the CPUs of its memory node"))
+    command = commands.get(start.starter)
+    return starter(command) if command else Action(text="taskset --cpu-list with the CPUs of its memory node")
 
 
 def bucket_size(start: Start, cap_mib: int) -> Action:
     """How to give DDP buckets of another size."""
-    return option_or(start, "parallel.bucket_mb", cap_mib, f"DDP(model, bucket_cap_mb={cap_mib})")
+    return option_or(start, "parallel.bucket_mb", cap_mib, program(f"DDP(model, bucket_cap_mb={cap_mib})"))
 
 
 def save_less(start: Start) -> Action:
     """How to spend less time on checkpoints."""
     if not start.sets("train.async_checkpoint"):
-        return Action(text="save in the background: torch.distributed.checkpoint.async_save; or less often")
+        return sentence(
+            "save in the background: ", program("torch.distributed.checkpoint.async_save"), "; or less often"
+        )
     every = 2 * start.checkpoint_every
     return joined(
         "; ",
-        Action(text="save in the background: --set train.async_checkpoint=true", options=("train.async_checkpoint",)),
-        prefixed("or less often: ", option_or(start, "train.checkpoint_every", every)) if every else Action(),
+        within("save in the background: ", option_or(start, "train.async_checkpoint", "true")),
+        within("or less often: ", option_or(start, "train.checkpoint_every", every)) if every else Action(),
     )
 
 
@@ -161,15 +147,16 @@ def equal_hosts(start: Start) -> Action:
     return _of_slurm(start, "slurm.constraint", "FEATURE", "sbatch --constraint=FEATURE")
 
 
-def evaluation_job(start: Start) -> str:
+def evaluation_job(start: Start) -> Action:
     """Evaluation apart from the training."""
-    return f"{EVALUATION_JOB}{': sbatch --dependency=after:JOB' if start.on_slurm else ''}"
+    after = (": ", starter("sbatch --dependency=after:JOB")) if start.on_slurm else ()
+    return sentence("in a separate job, from checkpoints", *after)
 
 
 def _of_slurm(start: Start, option: str, value: object, line: str) -> Action:
     if start.launcher == "slurm" and start.sets(option):
-        return Action(text=f"--set {option}={value}", options=(option,))
-    return Action(text=line if start.on_slurm else "")
+        return starter(f"--set {option}={value}", option)
+    return starter(line) if start.on_slurm else Action()
 
 
 def workers(start: Start, machine: Machine, number: int | None = None) -> Action:
@@ -177,18 +164,19 @@ def workers(start: Start, machine: Machine, number: int | None = None) -> Action
     number = _cpus_per_rank(machine) if number is None else number
     if start.starter == "train":
         if start.folder:
-            return Action(text=f"--set data.workers={number}; a pack is read faster", options=("data.workers",))
+            return sentence(option_or(start, "data.workers", number), "; a pack is read faster")
         if not start.packed:
-            return Action(text="a pack is read faster: allpull pack, then --set data.name=pack --set data.path=PACK")
-        return Action(text=f"--set data.threads={number}", options=("data.threads",))
+            pack = starter("--set data.name=pack --set data.path=PACK")
+            return sentence("a pack is read faster: allpull pack, then ", pack)
+        return option_or(start, "data.threads", number)
     pinned = ", pin_memory=True" if machine.accelerators else ""
-    return Action(text=f"DataLoader(num_workers={number}, prefetch_factor=4, persistent_workers=True{pinned})")
+    return program(f"DataLoader(num_workers={number}, prefetch_factor=4, persistent_workers=True{pinned})")
 
 
 def fast_interface(start: Start) -> Action:
     """How to choose the network interface."""
     if start.sets("launch.interface"):
-        gloo = Action(text="--set launch.interface=ib0", options=("launch.interface",))
+        gloo = option_or(start, "launch.interface", "ib0")
     else:
         gloo = variable(start, "GLOO_SOCKET_IFNAME", "ib0")
     return joined(", ", variable(start, "NCCL_SOCKET_IFNAME", "ib0"), gloo)
@@ -197,15 +185,19 @@ def fast_interface(start: Start) -> Action:
 def record_less(start: Start) -> Action:
     """How to record some of the steps alone."""
     if start.starter in {"run", "torchrun", "srun", "mpirun", "command"}:
-        return Action(text="record fewer steps: allpull run --steps 100:200; or on a local disk: allpull run --out DIR")
-    return Action(text="record on a local disk" + ": allpull train --out DIR" * (start.starter == "train"))
+        fewer, local = starter("allpull run --steps 100:200"), starter("allpull run --out DIR")
+        return sentence("record fewer steps: ", fewer, "; or on a local disk: ", local)
+    out = (": ", starter("allpull train --out DIR")) if start.starter == "train" else ()
+    return sentence("record on a local disk", *out)
 
 
-def mark_or_trace(start: Start) -> str:
+def mark_or_trace(start: Start) -> Action:
     """How to see what the program does between its phases."""
     if start.starter in {"run", "torchrun", "srun", "mpirun", "command"}:
-        return 'mark what happens there (with allpull.phase("metrics"):) or trace it: allpull run --trace every=100'
-    return "see what happens there: py-spy dump --pid PID, several times, or a window of torch's profiler"
+        mark, trace = program('with allpull.phase("metrics"):'), starter("allpull run --trace every=100")
+        return sentence("mark what happens there (", mark, ") or trace it: ", trace)
+    stack = shell("py-spy dump --pid PID")
+    return sentence("see what happens there: ", stack, ", several times, or a window of torch's profiler")
 
 
 def quoted(names: Iterable[str]) -> str:
@@ -217,28 +209,28 @@ def quoted(names: Iterable[str]) -> str:
     return shlex.quote(",".join("".join(one for one in name if one.isprintable()) for name in names))
 
 
-def leave_out(start: Start, machine: Machine, *hosts: str) -> str:
+def leave_out(start: Start, machine: Machine, *hosts: str) -> Action:
     """How to run without ``hosts`` until they are repaired, to append to a remedy; empty where no other is known."""
     named = [host for host in hosts if host]
     if not named or len(machine.host_names) <= len(named):
-        return ""
-    until = "; until it is repaired, leave it out"
+        return Action()
+    until = "; until it is repaired, leave it out: "
     if start.on_slurm:
-        return f"{until}: sbatch --exclude={quoted(named)}"
+        return sentence(until, starter(f"sbatch --exclude={quoted(named)}"))
     if start.launcher in {"ssh", "mpi"} or start.starter == "mpirun":
-        return f"{until}: delete {quoted(named)} from the hosts file"
+        return sentence(until, f"delete {quoted(named)} from the hosts file")
     if start.starter == "torchrun":
-        return f"{until}: torchrun --nnodes={len(machine.host_names) - len(named)} on the others"
-    return f"{until}: start on the hosts without {quoted(named)}"
+        return sentence(until, starter(f"torchrun --nnodes={len(machine.host_names) - len(named)}"), " on the others")
+    return sentence(until, f"start on the hosts without {quoted(named)}")
 
 
-def clocks(machine: Machine, *hosts: str) -> str:
+def clocks(machine: Machine, *hosts: str) -> Action:
     """The command that shows the clocks of the processors of ``hosts``: of accelerators, or else of CPUs."""
     names = [name.lower() for host in hosts or machine.host_names for name in machine.gpus.get(host, ())]
     if not names:
-        return "cpupower frequency-info"
+        return shell("cpupower frequency-info")
     is_amd = all("amd" in name or "instinct" in name or "radeon" in name for name in names)
-    return "amd-smi metric --clock --temperature" if is_amd else "nvidia-smi -q -d CLOCK,PERFORMANCE"
+    return shell("amd-smi metric --clock --temperature" if is_amd else "nvidia-smi -q -d CLOCK,PERFORMANCE")
 
 
 def _cpus_per_rank(machine: Machine) -> int:

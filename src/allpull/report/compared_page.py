@@ -10,12 +10,13 @@ import altair as alt
 
 from allpull.report.atomic_file import place
 from allpull.report.colours import QUIET, RUNS
-from allpull.report.html.block import Block, Chart, Notice, Part, Points, Table, Tile, Tiles
+from allpull.report.html.block import Block, Chart, Command, Commands, Notice, Part, Points, Table, Text, Tile, Tiles
 from allpull.report.html.chart import data, spec
+from allpull.report.html.copied import copied
 from allpull.report.page import Page, render_page
 from allpull.report.printable import short
 from allpull.report.sections import learning, phases, steps
-from allpull.report.terminal.compare import AGREEMENT, STATES, change, headline, value
+from allpull.report.terminal.compare import AGREEMENT, STATES, change, headline, shown_metrics, value
 from allpull.report.wording import ABSENT, LABEL_CHARACTERS, NAME_CHARACTERS, ranged, spread
 from allpull.schema.compared import Change, ComparedRun, CompareResult, RemedyFollowUp
 from allpull.schema.reported import ScalingReport
@@ -65,7 +66,8 @@ def _answer(result: CompareResult) -> Block:
     if failed:
         parts.append(Notice(title="Gates", items=failed, bad=any(one.outcome == "failed" for one in result.gates)))
     if result.notes:
-        parts.append(Notice(title="Read with care", items=result.notes))
+        notes = [f"{note[:1].upper()}{note[1:]}." for note in result.notes]
+        parts.append(Notice(title="Read with care", items=notes))
     primary = next((one for one in result.metrics if one.metric == result.metric), None)
     if primary is not None:
         parts.append(Tiles(tiles=list(_tiles(result, primary))))
@@ -98,7 +100,17 @@ def _promises(result: CompareResult) -> Block | None:
     if decided:
         lead = f"The promise of explain: {decided[0]}."
     table = Table(caption="Promises of explain", columns=columns, rows=rows, text_columns=len(columns))
-    return Block(title="Promised and measured", lead=lead, parts=[table])
+    return Block(title="Promised and measured", lead=lead, parts=[table, *_still_to_do(result)])
+
+
+def _still_to_do(result: CompareResult) -> Iterator[Part]:
+    """The remedies of the findings that are not gone, to copy."""
+    left = [one for one in result.promised if one.state != "gone" and one.lines]
+    if not left:
+        return
+    yield Text(text="What explain advised against the findings that are not gone:")
+    commands = ((one.title, command) for one in left for command in copied(one.lines or ()))
+    yield Commands(commands=[Command(label=f"{title}. {one.label}", line=one.line) for title, one in commands])
 
 
 def _promise(one: RemedyFollowUp) -> tuple[str, ...]:
@@ -108,7 +120,8 @@ def _promise(one: RemedyFollowUp) -> tuple[str, ...]:
 
 def _metrics(result: CompareResult) -> Block:
     rows = [
-        (one.metric, value(one, one.before), value(one, one.after), change(one), one.decision) for one in result.metrics
+        (one.metric, value(one, one.before), value(one, one.after), change(one), one.decision)
+        for one in shown_metrics(result)
     ]
     columns = ("Metric", "Before", "After", f"Change ({100 * result.confidence:g} %)", "")
     parts: list[Part] = [chart] if (chart := _chart(result)) is not None else []

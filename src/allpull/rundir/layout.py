@@ -67,6 +67,8 @@ TIMELINE = f"{DERIVED}/timeline.json.gz"
 """All ranks on one timeline for Perfetto, where a user writes it so that reports link to it."""
 EXPLANATION_KEY = f"{DERIVED}/explain.key"
 COLUMNS = f"{DERIVED}/columns"
+SHOWN = f"{DERIVED}/show"
+"""The result of ``allpull show`` for a large run."""
 
 RECORDS = (HOSTS, STEPS, EVENTS, COUNTERS)
 """Folders of what hosts and ranks recorded."""

@@ -136,6 +136,11 @@ def file_identity(root: Path, relative: str) -> Identity:
     status = os.lstat(root / relative)
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{relative} is not a file")
+    return identity_of(status)
+
+
+def identity_of(status: os.stat_result) -> Identity:
+    """What changes whenever the file of ``status`` does."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from allpull.schema.base import Record
+from allpull.schema.explained import RemedyLine
 from allpull.schema.results import Interval
 
 Scale = Literal["ratio", "difference"]
@@ -83,6 +84,7 @@ class RemedyFollowUp(Record):
     title: str
     ranks: list[int]
     remedy: str
+    lines: list[RemedyLine] | None = Field(default=None, description="commands and edits in the remedy")
     promised: Interval = Field(description="speed-up ratio; 95 %")
     came: Interval | None = Field(description="throughput with pauses, after ÷ before: of all changes together")
     loss_s_before: float | None = Field(description="seconds per step lost before")

@@ -60,6 +60,18 @@ class Evidence(Record):
     source: str = Field(description="where it comes from, such as 'steps 5 to 60 of all ranks'")
 
 
+Place = Literal["shell", "starter", "environment", "program"]
+"""Where a line goes: a shell; the command that starts the ranks, or its job; the environment of that command; the
+program."""
+
+
+class RemedyLine(Record):
+    """A part of a remedy to copy."""
+
+    place: Place
+    line: str = Field(description="a command, words of one, a variable, or a line of Python, as the remedy has it")
+
+
 class Finding(Record):
     """One fault, what it costs, and what to do. Advice is a finding whose cost no measurement of this run shows."""
 
@@ -77,6 +89,9 @@ class Finding(Record):
     options: list[str] | None = Field(
         default=None,
         description="keys of `--set` and environment variables that the remedy names; None: stored by an older version",
+    )
+    lines: list[RemedyLine] | None = Field(
+        default=None, description="commands and edits in the remedy, in its order; None: stored by an older version"
     )
     evidence: list[Evidence]
     wrong_when: str

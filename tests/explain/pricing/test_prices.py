@@ -10,6 +10,7 @@ from tests.explain.made import BACKWARD_S, FORWARD_S, STEPS, crowded, facts, fou
 from tests.replay.windows import late, only
 
 from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.start import Start
 from allpull.explain.rules import first_batch_stall
 from allpull.explain.rules.cpu_contention import AT_MOST
 from allpull.replay.engine import replay
@@ -111,7 +112,8 @@ def test_of_ranks_with_accelerators_only_what_they_wait_for_their_hosts_can_be_a
     [(None, "autocast"), ("fp32", "--set train.precision=bf16 (now fp32)"), ("tf32", "--set train.precision=bf16")],
 )
 def test_sixteen_bits_are_advised_where_they_are_not_used(precision: str | None, remedy: str) -> None:
-    one = finding("mixed-precision", job(4), replace(GPUS, precision=precision))
+    start = Start(starter="command" if precision is None else "train")
+    one = finding("mixed-precision", job(4), replace(GPUS, precision=precision), start=start)
     assert remedy in one.remedy
     assert ("if it is not used yet" in one.title) == (precision is None)
 

@@ -31,12 +31,17 @@ def recorded(folder: Path, training: Training) -> Window:
     return window
 
 
-@pytest.fixture(scope="module")
-def accumulating(tmp_path_factory: pytest.TempPathFactory) -> Window:
+def accumulated(folder: Path) -> Window:
+    """Every update of two ranks reduces three times."""
     training = even(
         ranks=2, steps=STEPS, passes=PASSES, forward_s=0.010, backward_s=0.020, buckets=BUCKETS, wire=WIRE, jitter=0.0
     )
-    return recorded(tmp_path_factory.mktemp("accumulating"), training)
+    return recorded(folder, training)
+
+
+@pytest.fixture(scope="module")
+def accumulating(tmp_path_factory: pytest.TempPathFactory) -> Window:
+    return accumulated(tmp_path_factory.mktemp("accumulating"))
 
 
 def test_all_but_the_last_of_an_update_are_needless(accumulating: Window) -> None:

@@ -8,6 +8,7 @@ import pytest
 from tests.explain.made import found, hosts_of, job
 
 from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.start import Start
 from allpull.explain.evidence.transports import Transports
 from allpull.rundir.read.nccl_log import parse_transports
 from allpull.schema.explained import Finding
@@ -25,9 +26,7 @@ GDR = (
 )
 
 
-def logged(
-    *facts: str, nics: tuple[Nic, ...] = INFINIBAND, hosts: tuple[str, ...] = NODES, by_mpi: bool = False
-) -> Transports:
+def logged(*facts: str, nics: tuple[Nic, ...] = INFINIBAND, hosts: tuple[str, ...] = NODES) -> Transports:
     """The transports of four ranks whose NCCL wrote ``facts``; those that begin with via are of channels."""
     lines = [
         f"{host}:{rank}:9 [0] NCCL INFO {'Channel 00/0 : 0[0] -> 1[0] ' if fact.startswith('via') else ''}{fact}"
@@ -35,9 +34,7 @@ def logged(
         for fact in facts
     ]
     processes = parse_transports(line.encode() for line in lines)
-    return Transports(
-        ranks={one.pid: one for one in processes}, nics=dict.fromkeys(hosts, nics), hosts=hosts, by_mpi=by_mpi
-    )
+    return Transports(ranks={one.pid: one for one in processes}, nics=dict.fromkeys(hosts, nics), hosts=hosts)
 
 
 def advised(transports: Transports, machine: Machine = H100) -> list[Finding]:
@@ -67,7 +64,7 @@ def test_sockets_beside_infiniband_are_named_with_the_remedy_for_their_reason(mo
 
 
 def test_variables_are_given_as_the_launcher_needs_them() -> None:
-    (finding,) = advised(logged(*SOCKETS, GDR[1], by_mpi=True))
+    (finding,) = found(job(4), H100, transports=logged(*SOCKETS, GDR[1]), start=Start(by_mpi=True)).findings
     assert "mpirun -x NCCL_NET=IB" in finding.remedy
 
 

@@ -2,29 +2,42 @@
 
 from __future__ import annotations
 
+import ast
 import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import typer
-from tests.explain.made import STEPS, crowded, facts, found, job
-from tests.explain.rules.test_machine_advice import near
+from tests.explain.made import STEPS, crowded, facts, found, hosts_of, job
+from tests.explain.rules.test_accumulate_without_no_sync import accumulated
+from tests.explain.rules.test_ddp_settings import BUFFERS, broadcast
+from tests.explain.rules.test_machine_advice import counted, near
+from tests.explain.rules.test_nccl import GDR, H100, SOCKETS, logged
 from tests.explain.rules.test_rules import EIGHT, PLANTED, Planted
-from tests.replay.windows import late
+from tests.explain.rules.test_uneven_batches import USUAL, padded
+from tests.replay.windows import late, only
 
+from allpull.analyse.collectives.exchange import NoExchange
 from allpull.cli import app
 from allpull.config.load import load_spec
 from allpull.explain.candidate import Candidate
+from allpull.explain.evidence.ddp_settings import DdpSettings
 from allpull.explain.evidence.facts import Facts, OtherRun
 from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.stalls import COLLECTION, COMPILATION, RETRIES, Stalls
 from allpull.explain.evidence.start import Start, start_of
+from allpull.explain.remedy import Action
 from allpull.explain.remedy_text import BIND_ITSELF
 from allpull.explain.rules import RULES, names
 from allpull.jobs.command import CommandRequest, resolve
+from allpull.schema.explained import RemedyLine
+from allpull.schema.host import Nic
 from allpull.schema.run import RunRecord
 
 STARTS = {
@@ -69,16 +82,15 @@ MORE = (
         machine=crowded(replace(EIGHT, cpus=dict.fromkeys(EIGHT.host_names, 8.0)), (1,), 0.3),
     ),
 )
-PROGRAM = ("DataLoader(", "DDP(", "no_sync", "DistributedSampler(", "async_save")
-"""Lines of a program, which a run of our trainer does not have."""
+NOT_OF_TRAINER = {"accumulate-without-no-sync", "find-unused-parameters", "no-exchange"}
+"""Faults that our trainer cannot have: it accumulates in ``no_sync()``, and wraps its networks itself."""
 SLURM = re.compile(r"\b(sbatch|srun|slurm\.)")
-SET = re.compile(r"--set ([\w.]+=[^\s;,)]+)")
 OWN = re.compile(r"allpull (run|train|compare)((?: --?[\w-]+(?:=\S+)?| [\w:=]+)*)")
 TORCHRUN = re.compile(r"torchrun((?: --[\w-]+=\w+)+)")
 
 
 @pytest.fixture(scope="module")
-def planted_facts() -> list[tuple[str, Facts]]:
+def planted_facts(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, Facts]]:
     """The facts of each planted fault, alone and against a reference run that was faster on fewer ranks."""
     other = OtherRun(run="one", ranks=1, samples_per_s=1e9, useful_s={"forward": 1e-6, "backward": 1e-6})
     made = []
@@ -86,7 +98,54 @@ def planted_facts() -> list[tuple[str, Facts]]:
         first = np.isin(np.arange(STEPS), planted.first)
         alone = facts(planted.made(), planted.machine, first=first)
         made += [(planted.rule, alone), (planted.rule, replace(alone, other_runs=(other,)))]
-    return made
+    made.append(("computational-scaling", facts(job(8), EIGHT, other_runs=[other])))
+    accumulating = facts(accumulated(tmp_path_factory.mktemp("accumulated")), Machine(hosts=hosts_of(2)))
+    return [*made, ("accumulate-without-no-sync", accumulating), *_of_programs(), *_of_machines(), *_stalled()]
+
+
+def _of_programs() -> Iterator[tuple[str, Facts]]:
+    """Faults of what is trained."""
+    settings = {"networks": [BUFFERS], "broadcasts_only_buffers": True}
+    yield "broadcast-buffers", facts(job(8, calls=[broadcast(0.006)]), EIGHT, **settings)
+    yield "find-unused-parameters", facts(job(8), networks=[DdpSettings(unused_bytes=0, checked_passes=11)])
+    yield "uneven-batches", facts(padded(per_element_s=0.040 / USUAL), EIGHT)
+    yield "no-exchange", facts(job(8), EIGHT, no_exchange=NoExchange(ranks=8, passes=40, steps=40))
+    everywhere = only(8, STEPS, seconds=0.02, every=8, first=3)
+    one_longer = everywhere + only(8, STEPS, seconds=0.05, rank=5, every=8, first=3)
+    yield "uneven-evaluation", facts(job(8, evaluation=one_longer), EIGHT)
+
+
+def _of_machines() -> Iterator[tuple[str, Facts]]:
+    """Faults of hosts, and of the libraries there."""
+    for transports in (logged(*SOCKETS, GDR[1]), logged(*SOCKETS, "NET/IB : No device found.")):
+        yield "nccl-sockets", facts(job(4), H100, transports=transports)
+    slow = (Nic(name="eth0", bits_per_s=10**9), Nic(name="eth1", bits_per_s=25 * 10**9))
+    yield "nccl-interface", facts(job(4), H100, transports=logged(*SOCKETS, nics=slow))
+    yield "nccl-no-gdr", facts(job(4), H100, transports=logged(*GDR[:2], "via NET/IB/0", "via P2P/IPC"))
+    one_host = logged("via SHM/direct/direct", hosts=("node1",) * 4)
+    yield "nccl-no-p2p", facts(job(4), H100, transports=one_host)
+    yield "mixed-precision", facts(job(8), replace(EIGHT, gpus={"node1": ("V100",)}))
+    yield "vector-build", facts(job(8), replace(EIGHT, torch_vector="DEFAULT", vector=("avx2", "avx512f")))
+    yield "page-cache-only", facts(job(8), replace(EIGHT, read_bytes_per_s=1e9, storage_read_bytes_per_s=1e6))
+    yield "cudnn-benchmark", facts(job(8), replace(EIGHT, input_shapes=counted((0, 20, 41, 60, 85))))
+    window = job(12, samples=32.0)
+    here = float(window.samples.sum()) / window.measured_s / 12
+    others = [OtherRun(run="a", ranks=ranks, samples_per_s=1.1 * here) for ranks in (8, 16)]
+    yield "awkward-rank-count", facts(window, Machine(hosts=hosts_of(12)), other_runs=others)
+
+
+def _stalled() -> Iterator[tuple[str, Facts]]:
+    """All ranks stall in some steps, by each cause and by none; and they slow down for good."""
+    stalls = only(8, STEPS, seconds=0.3, every=12, first=7)
+    yield "common-stall", facts(job(8, forward=stalls), EIGHT)
+    for cause in (COLLECTION, COMPILATION, RETRIES):
+        yield (
+            "common-stall",
+            facts(job(8, forward=stalls), EIGHT, stalls=Stalls(seconds={cause: stalls}, recorded=True)),
+        )
+    slower = np.zeros((STEPS, 8))
+    slower[STEPS // 2 :] = 0.02
+    yield "drift", facts(job(8, forward=slower), EIGHT)
 
 
 def candidates(of: Facts, start: Start) -> list[Candidate]:
@@ -101,15 +160,25 @@ def test_a_remedy_names_what_exists_where_the_run_was_started(
 ) -> None:
     start = STARTS[name]
     for rule, of in planted_facts:
+        if start.starter == "train" and rule in NOT_OF_TRAINER:
+            continue
         suspected = candidates(of, start)
         assert rule in {one.rule for one in suspected}
         for one in suspected:
-            assert all(option in one.remedy for option in one.options), one
+            assert all(option in one.remedy.text for option in one.remedy.options), one
             _check(one.remedy, start)
+            for line in one.remedy.lines:
+                assert line.line in one.remedy.text
+                _check_line(line, start)
 
 
-def _check(text: str, start: Start) -> None:
-    sets = SET.findall(text)
+def settings(remedy: Action) -> list[str]:
+    """What follows each ``--set`` of ``remedy``."""
+    return [word for one in remedy.lines if one.line.startswith("--set ") for word in one.line.split()[1::2]]
+
+
+def _check(remedy: Action, start: Start) -> None:
+    text, sets = remedy.text, settings(remedy)
     assert text.count("--set ") == len(sets), text
     assert "…" not in text, text
     if start.starter not in {"train", "run"}:
@@ -117,7 +186,6 @@ def _check(text: str, start: Start) -> None:
     if not start.on_slurm:
         assert not SLURM.search(text), text
     if start.starter == "train":
-        assert not any(line in text for line in PROGRAM), text
         assert "allpull run" not in text, text
         load_spec("digits", sets)
     elif sets:
@@ -132,6 +200,20 @@ def _check(text: str, start: Start) -> None:
         get_args_parser().parse_args([*flags.split(), "train.py"])
     if "mpirun" in text:
         assert start.starter == "mpirun" or start.by_mpi, text
+
+
+def _check_line(one: RemedyLine, start: Start) -> None:
+    """A line is what its place takes: Python parses it, a shell does, or it begins as what starts the ranks does."""
+    if one.place == "program":
+        assert start.starter != "train" or one.line.startswith("gc."), one  # a model may be the user's own
+        ast.parse(f"{one.line}\n    pass" if one.line.endswith(":") else one.line)
+        return
+    shlex.split(one.line)
+    if one.place == "environment":
+        assert one.line.split()[0] in {"export", "unset"}, one
+        assert not (start.by_mpi and one.line.startswith("export")), one
+    if one.place == "starter":
+        assert one.line.split()[0] in {"--set", "allpull", "torchrun", "srun", "sbatch", "mpirun", "numactl"}, one
 
 
 def _parse(words: list[str]) -> None:
@@ -153,29 +235,8 @@ def test_findings_of_one_run_do_not_contradict_each_other(name: str) -> None:
     assert "worker" not in by_rule["cpu-contention"]
 
 
-def test_every_rule_with_a_flag_is_in_the_table() -> None:
-    planted = {one.rule for one in (*PLANTED, *MORE)}
-    assert set(names()) - planted <= {
-        # no window of the table shows them; most of their remedies are lines or commands for any run
-        "no-exchange",
-        "uneven-batches",
-        "common-stall",
-        "drift",
-        "computational-scaling",
-        "uneven-evaluation",
-        "nccl-sockets",
-        "nccl-interface",
-        "nccl-no-gdr",
-        "nccl-no-p2p",
-        "accumulate-without-no-sync",
-        "broadcast-buffers",
-        "find-unused-parameters",
-        "cudnn-benchmark",
-        "awkward-rank-count",
-        "page-cache-only",
-        "vector-build",
-        "mixed-precision",
-    }
+def test_every_rule_is_in_the_table(planted_facts: list[tuple[str, Facts]]) -> None:
+    assert set(names()) == {rule for rule, _ in planted_facts}
 
 
 def record(command: str, **more: object) -> RunRecord:
@@ -242,9 +303,8 @@ def test_more_workers_save_no_more_than_free_cpus_allow() -> None:
 
 @pytest.mark.slow
 def test_a_program_binds_itself_by_the_line_of_the_remedy(tmp_path: Path) -> None:
-    line = BIND_ITSELF.partition(" at the top")[0]
     program = tmp_path / "train.py"
-    program.write_text(f"import os\n{line}\nprint('CPUs', sorted(os.sched_getaffinity(0)))\n", "ascii")
+    program.write_text(f"import os\n{BIND_ITSELF}\nprint('CPUs', sorted(os.sched_getaffinity(0)))\n", "ascii")
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", str(program)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     bound = [line for line in ended.stdout.splitlines() if line.startswith("CPUs")]
@@ -259,7 +319,7 @@ def test_options_of_remedies_truly_run(name: str, tmp_path: Path, planted_facts:
         setting.partition("=")[0]: setting
         for _, of in planted_facts
         for one in candidates(of, STARTS[name])
-        for setting in SET.findall(one.remedy)
+        for setting in settings(one.remedy)
         if not setting.startswith(("data.", "launch.interface", "train.compile", "train.cuda_graph"))
     }
     assert "launch.bind" in sets

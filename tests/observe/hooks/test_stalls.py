@@ -52,7 +52,7 @@ def rank() -> Any:
     session.part_failed = lambda part, error: session.lost.append((part, error))
     recorder = SimpleNamespace(step_number=7, paused=False, stalls=None)
     session.recorder = recorder
-    return SimpleNamespace(session=session, failed=set(), recorder=recorder)
+    return SimpleNamespace(session=session, failed=set(), step_number=7)
 
 
 def test_collections_of_a_step_are_added_up(rank: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +60,7 @@ def test_collections_of_a_step_are_added_up(rank: Any, monkeypatch: pytest.Monke
     monkeypatch.setattr("allpull.observe.hooks.stalls.monotonic_ns", lambda: next(moments))
     stalls = Stalls(rank)
     for step in (7, 7, 7, 8):
-        rank.recorder.step_number = step
+        rank.step_number = step
         stalls._collects("start", {})
         stalls._collects("stop", {})
     common = {"kind": "stall", "cause": COLLECTION}
@@ -73,9 +73,9 @@ def test_collections_of_a_step_are_added_up(rank: Any, monkeypatch: pytest.Monke
 
 def test_a_rank_that_only_counts_its_steps_records_none(rank: Any) -> None:
     stalls = Stalls(rank)
-    rank.recorder.paused = True
+    rank.session.recorder.paused = True
     stalls._note(COMPILATION, 1)
-    rank.recorder.paused = False
+    rank.session.recorder.paused = False
     stalls._note(COMPILATION, 0)  # it began before we looked
     assert not stalls.take(())
     for _ in range(MOST + 5):
@@ -105,7 +105,7 @@ def test_a_failure_ends_stalls_alone(rank: Any, monkeypatch: pytest.MonkeyPatch)
     stalls = Stalls(rank)
     stalls._begin()
     assert stalls._collects in gc.callbacks
-    assert rank.recorder.stalls == stalls.take
+    assert rank.session.recorder.stalls == stalls.take
     monkeypatch.setattr("allpull.observe.hooks.stalls.monotonic_ns", broken)
     stalls._collects("start", {})
     assert stalls._collects not in gc.callbacks

@@ -275,7 +275,7 @@ def test_a_step_that_is_cut_again_counts_on(loop):
 def test_short_steps_share_the_waiting_for_a_cpu_that_is_read_for_them(loop, monkeypatch):
     clock, recorder, folder = loop
     reads = []
-    monkeypatch.setattr(recorder._queue, "since", lambda: reads.append(clock.now_ns) or 3_000_000)
+    monkeypatch.setattr(recorder.queue, "since", lambda: reads.append(clock.now_ns) or 3_000_000)
     recorder.begin_here()
     reads.clear()
     for milliseconds in (4, 4, 4, 30, 5):

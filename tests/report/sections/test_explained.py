@@ -254,6 +254,17 @@ def test_the_latest_rank_is_named():
     assert "Rank 3 is the latest" in blocks(with_explanation())["lateness"].lead
 
 
+def test_commands_and_edits_of_a_remedy_can_be_copied():
+    lines = [{"place": "program", "line": "DataLoader(num_workers=2)"}, {"place": "shell", "line": HOSTILE}]
+    report = with_explanation(findings=[finding("input-bound", "one", 0.01, lines=lines), finding("old", "two", 0.01)])
+    (cards,) = parts(blocks(report)["findings"], Cards)
+    assert [one.label for one in cards.cards[0].commands] == ["In the program", "In a shell"]
+    assert not cards.cards[1].commands  # stored by an older version
+    page = render(report)
+    assert "<pre><code>DataLoader(num_workers=2)</code></pre>" in page
+    assert "<script>alert" not in page
+
+
 def test_hostile_words_stay_words():
     page = render(with_explanation(findings=[finding("slow-rank", HOSTILE, 0.01, remedy=HOSTILE, hosts=[HOSTILE])]))
     assert "<script>alert" not in page

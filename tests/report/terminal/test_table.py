@@ -185,7 +185,7 @@ def test_what_was_seen_is_said_in_numbers_with_units(width):
         "5,200 J per epoch",
         "168 of 8,800 calls of collectives could not be matched",
         "The clocks of the ranks agree to within 35 µs",
-        "Steps end at forward; times from forward and gradients",
+        "Steps end at forward; observed: backward and forward",
         "broadcast in forward",
     ):
         assert part in said, part

@@ -6,9 +6,10 @@ times add up to all bytes read. The HAL study plots GB/s and reads per second (I
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -120,19 +121,35 @@ def sampled_by_all(
 def _curves(
     counters: pl.DataFrame, alignment: Alignment | None, counted: Sequence[str], key: str
 ) -> tuple[dict[str, list[tuple[Times, dict[str, Floats]]]], tuple[str, ...]]:
-    """The samples of each ``key`` by host, aligned; and the hosts whose clock is unknown."""
-    curves: dict[str, list[tuple[Times, dict[str, Floats]]]] = {}
+    """The samples of each ``key`` by host, aligned; and the hosts whose clock is unknown.
+
+    Both are in the order of their first sample.
+    """
+    ordered = counters.sort("t_ns", maintain_order=True)
+    times = ordered["t_ns"].to_numpy().copy()
     left_out = []
-    for (host,), of_host in counters.sort("t_ns").group_by("host", maintain_order=True):
-        if alignment is not None and host not in alignment:
-            left_out.append(str(host))
-            continue
-        for _, of_rank in of_host.group_by(key, maintain_order=True):
-            times = of_rank["t_ns"].to_numpy()
-            times = times if alignment is None else alignment.aligned_ns(str(host), times)
-            figures = {name: of_rank[name].cast(pl.Float64).to_numpy() for name in counted}
-            curves.setdefault(str(host), []).append((times, figures))
+    if alignment is not None:
+        for host, places in _places_by(ordered, "host"):
+            if host in alignment:
+                times[places] = alignment.aligned_ns(host, times[places])
+            else:
+                left_out.append(host)
+    figures = {name: ordered[name].cast(pl.Float64).to_numpy() for name in counted}
+    curves: dict[str, list[tuple[Times, dict[str, Floats]]]] = {}
+    for host, _, places in _places_by(ordered, "host", key):
+        if host not in left_out:
+            own = {name: values[places] for name, values in figures.items()}
+            curves.setdefault(host, []).append((times[places], own))
     return curves, tuple(left_out)
+
+
+def _places_by(frame: pl.DataFrame, *keys: str) -> Iterator[tuple[Any, ...]]:
+    """The values of ``keys`` of each group, in the order of its first row, and the places of its rows."""
+    groups = frame.lazy().with_row_index("place").group_by(keys, maintain_order=True).agg("place").collect()
+    places = groups["place"].explode().to_numpy()
+    ends = np.cumsum(groups["place"].list.len().to_numpy())
+    for values, begin, end in zip(groups.select(keys).iter_rows(), [0, *ends[:-1]], ends, strict=False):
+        yield *values, places[begin:end]
 
 
 def epoch_spans(events: Mapping[int, EventLog]) -> pl.DataFrame:

@@ -62,8 +62,8 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
 
     Non-negative least squares on relative errors, so that small sizes count as much as large ones. An interval
     covers both the scatter of repetitions (by resampling them) and the sizes' deviation from the formula, which no
-    number of repetitions reveals (``_misfit``). None for one rank, for fewer than two sizes, and where the times do not
-    grow with the size: such data give no link rate.
+    number of repetitions reveals (``misfit_reach``). None for one rank, for fewer than two sizes, and where the times
+    do not grow with the size: such data give no link rate.
     """
     sizes = np.array(sorted(times_s), dtype=np.float64)
     if ranks < 2 or sizes.size < 2:
@@ -71,14 +71,14 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
     columns = np.column_stack([np.full(sizes.size, 2.0 * (ranks - 1)), 2 * (ranks - 1) / ranks * sizes])
     samples = [np.asarray(times_s[int(size)], dtype=np.float64) for size in sizes]
     medians = np.array([np.median(sample) for sample in samples])
-    coefficients = _fit(columns, medians[None])[0]
+    coefficients = relative_fit(columns, medians[None])[0]
     if coefficients[1] <= 0:
         return None
     rng = np.random.default_rng(seed)
     resampled = [np.median(rng.choice(one, (RESAMPLES, one.size)), axis=1) for one in samples]
-    drawn = np.percentile(_fit(columns, np.column_stack(resampled)), [TAIL, 100 - TAIL], axis=0)
+    drawn = np.percentile(relative_fit(columns, np.column_stack(resampled)), [TAIL, 100 - TAIL], axis=0)
     weighted = columns / medians[:, None]
-    reach = _misfit(weighted, coefficients)
+    reach = misfit_reach(weighted, coefficients)
     low, high = np.minimum(drawn[0], coefficients - reach), np.maximum(drawn[1], coefficients + reach)
     latency_s, s_per_byte = map(float, coefficients)
     return RingFit(
@@ -90,7 +90,7 @@ def ring_fit(times_s: Mapping[int, Sequence[float]], ranks: int, *, seed: int = 
     )
 
 
-def _misfit(weighted: Floats, coefficients: Floats) -> Floats:
+def misfit_reach(weighted: Floats, coefficients: Floats) -> Floats:
     """The error of latency and seconds per byte that follows from the sizes' residuals, shape (2,).
 
     ``weighted`` is the model over the measured times, shape (sizes, 2), so that ``weighted @ coefficients`` is 1 where
@@ -109,8 +109,10 @@ def _misfit(weighted: Floats, coefficients: Floats) -> Floats:
     return reach
 
 
-def _fit(columns: Floats, times_s: Floats) -> Floats:
+def relative_fit(columns: Floats, times_s: Floats) -> Floats:
     """Latency and seconds per byte of each row of ``times_s``, shape (rows, sizes): an array of shape (rows, 2).
+
+    ``columns`` are hops and bytes carried of each size, shape (sizes, 2), or (rows, sizes, 2) where rows differ.
 
     Weighted least squares by the normal equations. Where one unknown would be negative it is set to 0 and the other is
     fitted alone; of the two choices the one with the smaller error counts.

@@ -23,13 +23,12 @@ class Transports:
     """What NCCL said in each rank: rank → its process; ranks that logged nothing are absent.
 
     ``nics``: host → its interfaces that are up, and active ports of RDMA devices, as ``device/port``. ``hosts``: of
-    each rank. ``by_mpi``: ``mpirun`` started them, which passes on only the variables that it is given.
+    each rank.
     """
 
     ranks: Mapping[int, ProcessTransports] = field(default_factory=dict)
     nics: Mapping[str, Sequence[Nic]] = field(default_factory=dict)
     hosts: tuple[str, ...] = ()
-    by_mpi: bool = False
 
     @property
     def between_hosts(self) -> dict[int, set[str]]:
@@ -51,10 +50,6 @@ class Transports:
         log = self.ranks[rank]
         used = {one.interface for one in log.transports if one.kind == "NET" and one.network == SOCKET}
         return sorted({log.interfaces[number] for number in used if number is not None and number in log.interfaces})
-
-    def export(self, *settings: str) -> str:
-        """How to give all ranks the ``settings``, each as ``NAME=VALUE``."""
-        return f"mpirun -x {' -x '.join(settings)}" if self.by_mpi else f"export {' '.join(settings)}"
 
     def is_set(self, variable: str) -> bool:
         """Whether the log of any rank names ``variable`` as set to something else than off."""
@@ -82,12 +77,7 @@ def transports_of(run: RunData, processes: Sequence[ProcessTransports]) -> Trans
         elif len(found) == 1 and pids.count(header.pid) == 1:
             ranks[rank] = found[0]
     hosts = tuple(run.headers[rank].host if rank in run.headers else "" for rank in range(run.record.ranks))
-    return Transports(
-        ranks=ranks,
-        nics={host.host: host.nics for host in run.hosts},
-        hosts=hosts,
-        by_mpi=run.record.launcher == "mpi" or any(name.startswith("OMPI_") for name in run.record.environment),
-    )
+    return Transports(ranks=ranks, nics={host.host: host.nics for host in run.hosts}, hosts=hosts)
 
 
 def _same_host(one: str, other: str) -> bool:

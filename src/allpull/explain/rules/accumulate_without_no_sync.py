@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from allpull.explain.candidate import Candidate, count, seconds, size
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import program, sentence
 from allpull.replay.engine import event_times
 from allpull.replay.whatif.network import without_reductions
 from allpull.replay.window import REDUCE, Window
@@ -59,7 +60,10 @@ def find(facts: Facts) -> list[Candidate]:
             rule="accumulate-without-no-sync",
             kind="job",
             title=f"Gradients are reduced {times:.3g} times per update, and are needed once",
-            remedy="all backward passes of an update but the last, with their forward passes, inside model.no_sync()",
+            remedy=sentence(
+                "all backward passes of an update but the last, with their forward passes, inside ",
+                program("with model.no_sync():"),
+            ),
             evidence=(
                 seconds(
                     "time that ranks are blocked in reductions before the last of an update",

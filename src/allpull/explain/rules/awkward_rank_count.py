@@ -28,6 +28,7 @@ from collections.abc import Sequence
 
 from allpull.explain.candidate import Candidate
 from allpull.explain.evidence.facts import Facts, OtherRun
+from allpull.explain.remedy import sentence
 from allpull.explain.remedy_text import ranks_flag
 from allpull.schema.explained import Evidence
 from allpull.units import percent
@@ -62,8 +63,10 @@ def find(facts: Facts) -> list[Candidate]:
             kind="advice",
             title=f"{ranks} ranks each train {percent(1 - here / expected)} fewer samples than expected "
             f"from {fewer} and {more} ranks",
-            remedy=f"use {fewer} or {more} ranks, so that hosts and switches are full: "
-            f"{ranks_flag(facts.start, facts.machine, fewer)}",
+            remedy=sentence(
+                f"use {fewer} or {more} ranks, so that hosts and switches are full: ",
+                ranks_flag(facts.start, facts.machine, fewer),
+            ),
             evidence=(
                 _rate(f"each of {ranks} ranks trains", here, facts.span),
                 *(

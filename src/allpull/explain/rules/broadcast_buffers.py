@@ -35,15 +35,17 @@ from allpull.explain.candidate import MIN_SHARE, Candidate, as_recorded, seconds
 from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.ddp_settings import BROADCAST
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import program, sentence
 from allpull.explain.remedy_text import option_or
 from allpull.replay.engine import event_times
 from allpull.replay.whatif.work import without_calls
 from allpull.units import show_bytes, show_time
 
 ON_CPUS = 0.05  # of a step: there the call takes part of the time that ranks wait for a CPU
-IN_PROGRAM = (
-    "DDP(model, broadcast_buffers=False), forward_sync_buffers=False in newer versions of torch; where all ranks "
-    "evaluate, broadcast the buffers once before that"
+IN_PROGRAM = sentence(
+    program("DDP(model, broadcast_buffers=False)"),
+    ", forward_sync_buffers=False in newer versions of torch; where all ranks evaluate, broadcast the buffers once "
+    "before that",
 )
 LEAST_ON_CPUS = 1 << 20  # bytes: without smaller ones two busy CPUs were no faster (paired runs with 1 KiB)
 
@@ -67,8 +69,7 @@ def find(facts: Facts) -> list[Candidate]:
             kind="job",
             title=f"DDP broadcasts {show_bytes(size_bytes)} of buffers before forward, which takes "
             f"{show_time(blocked_s)} per step",
-            remedy=switch.text,
-            options=switch.options,
+            remedy=switch,
             evidence=(
                 seconds("time that ranks are blocked in these broadcasts", blocked_s, facts.span),
                 seconds("of that, transfer, on the median rank", transfer_s, facts.span),

@@ -43,8 +43,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="checkpoint-share",
             kind="job",
             title=f"Checkpoints by all ranks take {percent(each_s / facts.step_s)} of the time",
-            remedy=remedy.text,
-            options=remedy.options,
+            remedy=remedy,
             evidence=(
                 seconds("checkpoints of the slowest rank, spread over all steps", each_s, facts.span),
                 share("of the time", each_s / facts.step_s, facts.span),

@@ -43,7 +43,9 @@ from allpull.explain.candidate import Candidate, count, rate, seconds, share
 from allpull.explain.evidence.common_work import common_phases, common_s, most_grown
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.stalls import COLLECTION, COMPILATION, RETRIES, explained_shares
-from allpull.explain.remedy_text import WHERE
+from allpull.explain.evidence.start import Start
+from allpull.explain.remedy import Action, joined, program, sentence, shell, within
+from allpull.explain.remedy_text import WHERE, option_or, variable
 from allpull.replay.whatif.work import lower_median, without_stalls
 from allpull.replay.window import Bools
 from allpull.schema.explained import Evidence
@@ -65,14 +67,7 @@ CAUSES = {
 }
 """Cause → what ranks do in the stalls."""
 
-REMEDIES = {
-    COLLECTION: "gc.freeze() after the first steps, or gc.disable() and gc.collect() at the end of each epoch, on all "
-    "ranks",
-    COMPILATION: "TORCH_LOGS=recompiles names the guard that failed: pad to fixed shapes (drop_last=True), or "
-    "torch._dynamo.mark_dynamic(tensor, dim)",
-    RETRIES: "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, fixed shapes, or a smaller batch",
-    FILES: "measure the file system: allpull probe storage DIRECTORY; write less often, or in another process",
-}
+SHAPES = ": pad to fixed shapes (drop_last=True), or "
 NOT_AMONG = (
     "the cause was not recorded: it is neither garbage collection, nor compilation, nor a retry of CUDA's allocator"
 )
@@ -80,7 +75,6 @@ NOT_RECORDED = (
     "this run does not record causes: recompilation (TORCH_LOGS=recompiles), retries of the allocator "
     "(torch.cuda.memory_stats()['num_alloc_retries']), garbage collection (gc.freeze()) or files"
 )
-OPTIONS = {RETRIES: ("PYTORCH_CUDA_ALLOC_CONF",)}
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -107,10 +101,13 @@ def find(facts: Facts) -> list[Candidate]:
             kind="job",
             title=f"All ranks stall together {often}, by {show_time(each_s)} on average, most of it {where}"
             + "".join(f"{', and' if place else ':'} {CAUSES[cause]}" for place, cause in enumerate(causes)),
-            remedy="; ".join(REMEDIES[cause] for cause in causes)
-            or f"{NOT_AMONG if facts.stalls.recorded else NOT_RECORDED}; see what the program does in steps {numbers}"
-            f"{more} (py-spy dump --pid PID during a stall)",
-            options=tuple(option for cause in causes for option in OPTIONS.get(cause, ())),
+            remedy=joined("; ", *(_remedy(cause, facts.start) for cause in causes))
+            or sentence(
+                f"{NOT_AMONG if facts.stalls.recorded else NOT_RECORDED}; see what the program does in steps {numbers}"
+                f"{more} (",
+                shell("py-spy dump --pid PID"),
+                " during a stall)",
+            ),
             evidence=(
                 seconds(
                     "stalls of all ranks, spread over all steps", float(more_s.sum()) / window.steps.size, facts.span
@@ -150,3 +147,20 @@ def _file_rates(facts: Facts, stalls: Bools, stall_s: float) -> tuple[float, flo
     moved_bytes, wall_s = lower_median(facts.files.moved_bytes), facts.window.wall_s.mean(axis=1)
     in_stalls, elsewhere = (float(moved_bytes[steps].sum() / wall_s[steps].sum()) for steps in (stalls, ~stalls))
     return in_stalls, elsewhere
+
+
+def _remedy(cause: str, start: Start) -> Action:
+    """What to do about ``cause``, a key of ``CAUSES``."""
+    if cause == COLLECTION:
+        freeze, disable, collect = program("gc.freeze()"), program("gc.disable()"), program("gc.collect()")
+        often = (" after the first steps, or ", disable, " and ", collect, " at the end of each epoch, on all ranks")
+        return sentence(freeze, *often)
+    if cause == COMPILATION:
+        log, mark = variable(start, "TORCH_LOGS", "recompiles"), program("torch._dynamo.mark_dynamic(tensor, dim)")
+        less = within("; or do not compile: ", option_or(start, "train.compile", "none"))
+        return sentence(log, " names the guard that failed", less or sentence(SHAPES, mark))
+    if cause == RETRIES:
+        expandable = variable(start, "PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+        return sentence(expandable, ", fixed shapes, or a smaller batch")
+    probe = shell("allpull probe storage DIRECTORY")
+    return sentence("measure the file system: ", probe, "; write less often, or in another process")

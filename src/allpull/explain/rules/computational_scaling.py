@@ -29,7 +29,8 @@ from functools import partial
 from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.facts import Facts, useful_per_sample
-from allpull.explain.remedy_text import Action, clocks, own_cores
+from allpull.explain.remedy import Action, sentence, within
+from allpull.explain.remedy_text import clocks, own_cores
 from allpull.replay.whatif.work import scaled
 from allpull.replay.window import Window
 from allpull.units import counted, percent
@@ -59,7 +60,6 @@ def find(facts: Facts) -> list[Candidate]:
             title=f"Each rank computes at {percent(ratio)} of its speed on {counted(reference.ranks, 'rank')}: "
             f"{' and '.join(largest)} {'takes' if len(largest) == 1 else 'take'} longer per sample",
             remedy=_remedy(facts, cores),
-            options=cores.options,
             evidence=(
                 seconds("computation per step beyond that of the reference run", whole_s, facts.span),
                 *(seconds(f"of that, {name}", grown[name], facts.span) for name in largest),
@@ -78,9 +78,9 @@ def _as_there(window: Window, there: Mapping[str, float]) -> Window:
     return window
 
 
-def _remedy(facts: Facts, cores: Action) -> str:
-    share_what = f"{cores.text}, and " if cores.text else ""
-    return (
-        f"find what ranks share: {share_what}as many ranks on twice the hosts; {clocks(facts.machine)} for clocks; a "
-        "batch per rank as large as in the reference run"
+def _remedy(facts: Facts, cores: Action) -> Action:
+    hosts, batch = (
+        "as many ranks on twice the hosts; ",
+        " for clocks; a batch per rank as large as in the reference run",
     )
+    return sentence("find what ranks share: ", within("", cores, ", and "), hosts, clocks(facts.machine), batch)

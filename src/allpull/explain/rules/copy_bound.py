@@ -22,11 +22,17 @@ from functools import partial
 
 from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import program, sentence
+from allpull.explain.remedy_text import TOPOLOGY
 from allpull.replay.whatif.work import lower_median, without_common
 from allpull.units import show_time
 
-IN_PROGRAM = "DataLoader(pin_memory=True) and batch.to(device, non_blocking=True); send bytes"
-OF_TRAINER = "batches are pinned and copied in the background already; see which GPUs share a path: nvidia-smi topo -m"
+IN_PROGRAM = sentence(
+    program("DataLoader(pin_memory=True)"), " and ", program("batch.to(device, non_blocking=True)"), "; send bytes"
+)
+OF_TRAINER = sentence(
+    "batches are pinned and copied in the background already; see which GPUs share a path: ", TOPOLOGY
+)
 LEAST = 0.05  # of a step: every batch has to be copied
 
 

@@ -51,7 +51,8 @@ from allpull.explain.evidence.cpu_waiting import (
     waiting_share,
 )
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.remedy_text import Action, exclusive, fewer_ranks, joined, own_cores, prefixed, quoted, threads
+from allpull.explain.remedy import Action, joined, sentence, within
+from allpull.explain.remedy_text import exclusive, fewer_ranks, own_cores, quoted, threads
 from allpull.replay.whatif.balanced import like_median
 from allpull.replay.whatif.work import scaled
 from allpull.schema.explained import Evidence
@@ -88,16 +89,16 @@ def _some(facts: Facts, shares: Floats) -> Candidate:
         if per_step_known
         else partial(like_median, ranks=ranks, phases=COMPUTING, unlike=facts.late.computing)
     )
-    cores = prefixed("give each rank its own cores: ", own_cores(facts.start, facts.machine))
+    cores = within("give each rank its own cores: ", own_cores(facts.start, facts.machine))
     others = _from_others(facts, hosts)
-    remedy = joined("; ", others, cores, Action(text="" if others.text else "check with top what else runs there"))
+    check = Action() if others else sentence("check with top what else runs there")
+    remedy = joined("; ", others, cores, check)
     return Candidate(
         rule="cpu-contention",
         kind="late",
         title=f"{named} on {', '.join(hosts) or 'this machine'} waited for a CPU, and the others waited for "
         f"{'it' if len(ranks) == 1 else 'them'}",
-        remedy=remedy.text,
-        options=remedy.options,
+        remedy=remedy,
         evidence=(
             seconds(
                 f"{counted}, beyond the median of the others",
@@ -131,8 +132,7 @@ def _all(facts: Facts, crowded: float) -> Candidate:
         rule="cpu-contention",
         kind="job",
         title=f"{subject} {show_time(waited_s)} per step for a CPU{_cause(facts)}",
-        remedy=remedy.text,
-        options=remedy.options,
+        remedy=remedy,
         evidence=(
             seconds(f"time that {what} of the median rank waited for a CPU", waited_s, source),
             *_cpus(facts, facts.machine.host_names),
@@ -179,8 +179,8 @@ def _from_others(facts: Facts, hosts: Sequence[str]) -> Action:
     if not disturbed:
         return Action()
     alone = exclusive(facts.start)
-    how = f"keep them away: {alone.text}" if alone.text else "run when they have ended, or on other hosts"
-    return Action(text=f"see which other programs run on {quoted(disturbed)} (top); {how}", options=alone.options)
+    how = within("keep them away: ", alone) or "run when they have ended, or on other hosts"
+    return sentence(f"see which other programs run on {quoted(disturbed)} (top); ", how)
 
 
 def _remedy(facts: Facts) -> Action:
@@ -188,12 +188,12 @@ def _remedy(facts: Facts) -> Action:
     start, machine = facts.start, facts.machine
     others = _from_others(facts, machine.host_names)
     shares = [machine.busy_share(host) or 0.0 for host in machine.host_names]
-    if others.text and max(shares) < OWN_PROGRAM:
+    if others and max(shares) < OWN_PROGRAM:
         return others
     fewer = joined(", ", fewer_ranks(start, machine), threads(start, machine))
-    cores = Action() if fewer.text else prefixed("give each rank its own cores: ", own_cores(start, machine))
-    alone = Action() if others.text else prefixed("keep other jobs away: ", exclusive(start))
-    return joined("; ", others, prefixed("start fewer threads: ", fewer), cores, alone)
+    cores = Action() if fewer else within("give each rank its own cores: ", own_cores(start, machine))
+    alone = Action() if others else within("keep other jobs away: ", exclusive(start))
+    return joined("; ", others, within("start fewer threads: ", fewer), cores, alone)
 
 
 def _uncrowded(facts: Facts, waited_s: float) -> Removal:

@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from allpull.explain.candidate import Candidate, count, share
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import program, sentence
+from allpull.explain.remedy_text import MEASURE_IT, option_or
 
 LEAST_SHAPES = 16
 LEAST_SHARE = 0.1  # of steps with a new shape
@@ -48,8 +50,14 @@ def find(facts: Facts) -> list[Candidate]:
             rule="cudnn-benchmark",
             kind="advice",
             title=f"cuDNN tries out its convolutions for each new shape of input: {shapes:,} in {steps:,} steps",
-            remedy="torch.backends.cudnn.benchmark = False, or few shapes (pad or resize to multiples of 64); measure "
-            "it: allpull compare BEFORE --with AFTER",
+            remedy=sentence(
+                option_or(
+                    *(facts.start, "train.try_convolutions", "false"),
+                    program("torch.backends.cudnn.benchmark = False"),
+                ),
+                ", or few shapes (pad or resize to multiples of 64)",
+                MEASURE_IT,
+            ),
             evidence=(
                 count("different shapes of input of one rank", shapes, source),
                 share("steps with a new shape", shapes / steps, source),

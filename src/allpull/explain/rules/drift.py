@@ -36,6 +36,7 @@ from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.common_work import common_phases, common_s, most_grown
 from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import Action, sentence
 from allpull.explain.remedy_text import WHERE, clocks
 from allpull.replay.whatif.work import as_before, levels
 from allpull.replay.window import Bools
@@ -120,10 +121,11 @@ def _sensor_evidence(facts: Facts, sensed: Mapping[str, tuple[float, float]]) ->
             yield Evidence(what=f"{what}, {when}", value=value, unit=unit, source="samples of the accelerators")
 
 
-def _remedy(facts: Facts, *, fell: bool) -> str:
+def _remedy(facts: Facts, *, fell: bool) -> Action:
     if fell:
-        return f"check cooling and power limits: {clocks(facts.machine)}"
-    return (
+        return sentence("check cooling and power limits: ", clocks(facts.machine))
+    return sentence(
         "see what grows in the program (memory, lengths of sequences, lists that keep tensors), and whether processors "
-        f"lower their clocks: {clocks(facts.machine)}"
+        "lower their clocks: ",
+        clocks(facts.machine),
     )

@@ -31,6 +31,7 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds, share
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import sentence, within
 from allpull.explain.remedy_text import evaluation_job, option_or
 from allpull.replay.useful import evaluated_by_all
 from allpull.replay.whatif.work import lower_median
@@ -61,8 +62,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="evaluation-share",
             kind="job",
             title=f"Evaluation by all ranks takes {percent(spent_share)} of the time",
-            remedy=f"evaluate less often{f' ({less.text})' if less.text else ''}, or {evaluation_job(facts.start)}",
-            options=less.options,
+            remedy=sentence("evaluate less often", within(" (", less, ")"), ", or ", evaluation_job(facts.start)),
             evidence=evidence,
             without=_without,
             least_share=LARGE,
@@ -76,8 +76,10 @@ def _evaluation_or_rollouts(spent_share: float, evidence: tuple[Evidence, ...]) 
         rule="evaluation-share",
         kind="advice",
         title=f"Evaluation, or collecting rollouts, takes {percent(spent_share)} of the time",
-        remedy="if the program learns from nothing that it computes there, evaluate less often, or in a separate job; "
-        "rollouts become faster by faster environments, or more of them per batch",
+        remedy=sentence(
+            "if the program learns from nothing that it computes there, evaluate less often, or in a separate job; "
+            "rollouts become faster by faster environments, or more of them per batch"
+        ),
         evidence=evidence,
     )
 

@@ -28,7 +28,8 @@ from __future__ import annotations
 from allpull.explain.candidate import Candidate, count
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import named
-from allpull.explain.remedy_text import near_gpu
+from allpull.explain.remedy import sentence, starter
+from allpull.explain.remedy_text import TOPOLOGY, near_gpu
 
 ANOTHER_SOCKET = 20  # ACPI SLIT, as Linux takes it where firmware says nothing (REMOTE_DISTANCE)
 
@@ -41,15 +42,19 @@ def find(facts: Facts) -> list[Candidate]:
         return []
     first = placed[ranks[0]]
     which = facts.on(ranks[0]) if len(ranks) == 1 else named(list(ranks), facts.machine)
-    near = near_gpu(facts.start)
     return [
         Candidate(
             rule="far-from-gpu",
             kind="advice",
             title=f"{which} {'runs' if len(ranks) == 1 else 'run'} on CPUs of another socket than the GPU",
-            remedy=f"bind ranks near their GPUs: {near.text}, or numactl --cpunodebind={first.node} "
-            f"--membind={first.node} for rank {ranks[0]}; check: nvidia-smi topo -m",
-            options=near.options,
+            remedy=sentence(
+                "bind ranks near their GPUs: ",
+                near_gpu(facts.start),
+                ", or ",
+                starter(f"numactl --cpunodebind={first.node} --membind={first.node}"),
+                f" for rank {ranks[0]}; check: ",
+                TOPOLOGY,
+            ),
             evidence=(
                 count("ranks on another socket than their GPU", len(ranks), "CPUs and PCI devices of the kernel"),
                 count(f"distance of rank {ranks[0]} to the memory node of its GPU", first.distance, "kernel"),

@@ -27,6 +27,8 @@ from __future__ import annotations
 
 from allpull.explain.candidate import Candidate, count
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import program, sentence
+from allpull.explain.remedy_text import MEASURE_IT
 
 LEAST_PASSES = 2  # one may be a warm-up
 
@@ -42,7 +44,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="find-unused-parameters",
             kind="advice",
             title=f"DDP looks for unused parameters in each step, and found none in {passes:,} passes",
-            remedy="DDP(model, find_unused_parameters=False); measure it: allpull compare BEFORE --with AFTER",
+            remedy=sentence(program("DDP(model, find_unused_parameters=False)"), MEASURE_IT),
             evidence=(count("backward passes without an unused parameter", passes, "logger of DDP"),),
         )
     ]

@@ -26,11 +26,16 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import program, sentence, starter
 from allpull.replay.whatif.work import without_first_batches
 from allpull.units import show_time
 
-KEEP_WORKERS = "keep the workers of the loader: DataLoader(num_workers=1, persistent_workers=True), with as many as now"
-KEEP_AHEAD = "prepare more batches before they are needed: --set data.ahead=8"
+KEEP_WORKERS = sentence(
+    "keep the workers of the loader: ",
+    program("DataLoader(num_workers=1, persistent_workers=True)"),
+    ", with as many as now",
+)
+KEEP_AHEAD = sentence("prepare more batches before they are needed: ", starter("--set data.ahead=8", "data.ahead"))
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -49,7 +54,6 @@ def find(facts: Facts) -> list[Candidate]:
             kind="job",
             title=f"The first batch of an epoch takes {show_time(float(more_s.mean()))} longer than others",
             remedy=KEEP_AHEAD if facts.start.starter == "train" else KEEP_WORKERS,
-            options=("data.ahead",) if facts.start.starter == "train" else (),
             evidence=(
                 seconds("cost of first batches, spread over all steps", per_step_s, facts.span),
                 seconds("additional wait of the slowest rank for a first batch", float(more_s.mean()), facts.span),

@@ -44,7 +44,8 @@ from allpull.explain.evidence.loader import (
     workers_needed,
 )
 from allpull.explain.evidence.pacing import fed_in_time
-from allpull.explain.remedy_text import Action, cpus_for_workers, workers
+from allpull.explain.remedy import Action, sentence, within
+from allpull.explain.remedy_text import cpus_for_workers, workers
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
@@ -68,8 +69,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="input-bound",
             kind="job",
             title=f"All ranks wait {show_time(waited.value)} per step for their data",
-            remedy=remedy.text,
-            options=remedy.options,
+            remedy=remedy,
             evidence=(
                 seconds("wait for the loader on at least half of the ranks", waited, facts.span),
                 *loader_evidence(facts),
@@ -104,10 +104,9 @@ def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:
 
 def _remedy(facts: Facts, waited_s: float) -> Action:
     started = facts.machine.started
-    now = "" if started is None else f" (now at most {max(0, started - ALONE)} per rank)"
+    most = None if started is None else max(0, started - ALONE)
+    now = "" if most is None else f" (now at most {most} per rank)" if most else " (now none)"
     more = workers(facts.start, facts.machine, workers_needed(facts, waited_s))
     cpus = cpus_for_workers(facts.start, facts.machine)
-    with_cpus = f", with {cpus.text} for them" if cpus.text else ""
-    what = f"more loader workers{now}: " if more.text else ""
-    text = f"{what}{more.text}{with_cpus}; data on local disks where storage is slow"
-    return Action(text=text, options=(*more.options, *cpus.options))
+    with_cpus, storage = within(", with ", cpus, " for them"), "; data on local disks where storage is slow"
+    return sentence(within(f"more loader workers{now}: ", more), with_cpus, storage)

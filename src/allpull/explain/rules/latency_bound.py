@@ -34,7 +34,8 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds, size
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.remedy_text import bucket_size, joined, one_switch, prefixed
+from allpull.explain.remedy import joined, within
+from allpull.explain.remedy_text import bucket_size, one_switch
 from allpull.replay.engine import replay
 from allpull.replay.whatif.network import with_buckets
 from allpull.units import show_time
@@ -62,15 +63,14 @@ def find(facts: Facts) -> list[Candidate]:
     }
     cap = min(total_s, key=lambda one: total_s[one])
     larger, near = bucket_size(facts.start, max(1, round(cap / MIB))), one_switch(facts.start)
-    remedy = joined("; ", prefixed("larger buckets: ", larger), prefixed("hosts near each other: ", near))
+    remedy = joined("; ", within("larger buckets: ", larger), within("hosts near each other: ", near))
     return [
         Candidate(
             rule="latency-bound",
             kind="job",
             title=f"{'Each bucket' if lane.buckets > 1 else 'The one bucket'} of a step takes at least "
             f"{show_time(each_s)} of network latency",
-            remedy=remedy.text,
-            options=remedy.options,
+            remedy=remedy,
             evidence=(
                 seconds("latency of the buckets of a step, at least", each_s * lane.buckets, "pings between hosts"),
                 seconds("the fastest round trip between hosts", round_trip_s, "pings between hosts"),

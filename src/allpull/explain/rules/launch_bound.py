@@ -34,6 +34,7 @@ from functools import partial
 from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.pacing import is_paced
+from allpull.explain.remedy import Action, program, sentence, starter
 from allpull.replay.whatif.work import lower_median, without_common, without_pacing
 from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
@@ -76,7 +77,6 @@ def _candidate(facts: Facts, title: str, size: Evidence, without: Removal, *more
         kind="job",
         title=title,
         remedy=_remedy(option),
-        options=option[:1] if option else (),
         evidence=(size, share("of the step", size.value / facts.step_s, facts.span), *more),
         without=without,
         least_share=LEAST,
@@ -90,10 +90,13 @@ def _exchanged_s(window: Window) -> float:
 
 def _option(facts: Facts) -> tuple[str, str] | None:
     """A key of allpull's own trainer and its value; None for a script."""
-    return None if facts.machine.compiled is None else UNCOMPILED if not facts.machine.compiled else COMPILED
+    if facts.machine.compiled is None and facts.start.starter != "train":
+        return None
+    return COMPILED if facts.machine.compiled else UNCOMPILED
 
 
-def _remedy(option: tuple[str, str] | None) -> str:
+def _remedy(option: tuple[str, str] | None) -> Action:
     """What to do: set ``option``, a key and its value; None: edit the script."""
-    first = 'torch.compile(model, mode="reduce-overhead")' if option is None else f"--set {option[0]}={option[1]}"
-    return f"{first}, larger batches, fewer .item() calls, fused optimizers"
+    in_program = program('torch.compile(model, mode="reduce-overhead")')
+    first = in_program if option is None else starter(f"--set {option[0]}={option[1]}", option[0])
+    return sentence(first, ", larger batches, fewer .item() calls, fused optimizers")

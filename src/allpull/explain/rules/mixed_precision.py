@@ -30,6 +30,9 @@ from allpull.explain.candidate import Candidate, share
 from allpull.explain.evidence.cpu_waiting import per_step
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.pacing import computed_s
+from allpull.explain.evidence.start import Start
+from allpull.explain.remedy import Action, program, sentence
+from allpull.explain.remedy_text import MEASURE_IT, option_or
 
 MOST = 0.5  # of the time: below it other losses come first
 NARROW = ("bfloat16", "float16")  # dtypes of autocast that use tensor cores
@@ -54,14 +57,13 @@ def find(facts: Facts) -> list[Candidate]:
             kind="advice",
             title="Accelerators compute most of the time: 16-bit arithmetic may be faster"
             f"{', if it is not used yet' if precision is None else ''}",
-            remedy=f"{_remedy(precision)}; measure it: allpull compare BEFORE --with AFTER",
-            options=() if precision is None else ("train.precision",),
+            remedy=sentence(_remedy(facts.start, precision), MEASURE_IT),
             evidence=(share("share of the time in forward and backward, median rank", part, facts.span),),
         )
     ]
 
 
-def _remedy(precision: str | None) -> str:
-    if precision is not None:
-        return f"--set train.precision=bf16 (now {precision})"
-    return 'with torch.autocast("cuda", dtype=torch.bfloat16): around forward'
+def _remedy(start: Start, precision: str | None) -> Action:
+    now = "" if precision is None else f" (now {precision})"
+    autocast = sentence(program('with torch.autocast("cuda", dtype=torch.bfloat16):'), " around forward")
+    return sentence(option_or(start, "train.precision", "bf16", autocast), now)

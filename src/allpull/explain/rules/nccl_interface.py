@@ -29,7 +29,8 @@ from collections.abc import Sequence
 from allpull.explain.candidate import Candidate, rate
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.transports import SOCKET, Transports, is_virtual
-from allpull.explain.remedy_text import quoted
+from allpull.explain.remedy import Action, sentence
+from allpull.explain.remedy_text import quoted, variable
 from allpull.schema.explained import Evidence
 from allpull.schema.host import Nic
 
@@ -53,9 +54,8 @@ def find(facts: Facts) -> list[Candidate]:
             rule="nccl-interface",
             kind="advice",
             title=f"NCCL sends between hosts through {', '.join(names)}, {what}",
-            remedy=_remedy(nccl, names, chosen, is_virtual=bool(virtual)),
+            remedy=_remedy(facts, names, () if virtual else chosen),
             evidence=_rates(nccl, chosen[0]),
-            options=("NCCL_SOCKET_IFNAME",),
             ranks=() if len(chosen) == facts.window.ranks else chosen,
         )
     ]
@@ -73,11 +73,13 @@ def _faster(nccl: Transports, rank: int) -> Nic | None:
     return fastest if (fastest.bits_per_s or 0) >= SLOWER * max(known) else None
 
 
-def _remedy(nccl: Transports, names: Sequence[str], ranks: Sequence[int], *, is_virtual: bool) -> str:
-    better = {found.name for rank in ranks if (found := _faster(nccl, rank)) is not None}
-    if better and not is_virtual:
-        return nccl.export(f"NCCL_SOCKET_IFNAME={quoted(sorted(better))}")
-    return f"{nccl.export(f'NCCL_SOCKET_IFNAME=^{quoted(names)}')}, or name the interface that leads to the other hosts"
+def _remedy(facts: Facts, names: Sequence[str], slow: Sequence[int]) -> Action:
+    """Another interface than ``names``: the fastest of the hosts of the ``slow`` ranks."""
+    better = sorted({nic.name for rank in slow if (nic := _faster(facts.transports, rank)) is not None})
+    if better:
+        return variable(facts.start, "NCCL_SOCKET_IFNAME", quoted(better))
+    other = variable(facts.start, "NCCL_SOCKET_IFNAME", f"^{quoted(names)}")
+    return sentence(other, ", or name the interface that leads to the other hosts")
 
 
 def _rates(nccl: Transports, rank: int) -> tuple[Evidence, ...]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from allpull.explain.candidate import Candidate, count
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import environment, sentence, shell
 from allpull.explain.rules.nccl_sockets import SOURCE
 
 NETWORK = "IB"  # that of NCCL itself; plug-ins do not all say whether they are direct
@@ -39,13 +40,14 @@ def find(facts: Facts) -> list[Candidate]:
     if not sending or is_direct or not gpus or any(part in name for name in gpus for part in DESKTOP):
         return []
     is_off = any(LEVEL in log.settings for log in nccl.ranks.values())
-    remedy = f"unset {LEVEL}" if is_off else "modprobe nvidia-peermem on all hosts"
+    load = sentence(shell("modprobe nvidia-peermem"), " on all hosts")
+    remedy = environment(f"unset {LEVEL}") if is_off else load
     return [
         Candidate(
             rule="nccl-no-gdr",
             kind="advice",
             title="InfiniBand carries gradients through the memory of hosts, without GPUDirect RDMA",
-            remedy=f"{remedy}; the log of NCCL then has GDRDMA in its channels",
+            remedy=sentence(remedy, "; the log of NCCL then has GDRDMA in its channels"),
             evidence=(count("ranks that send through InfiniBand, and none directly", len(sending), SOURCE),),
         )
     ]

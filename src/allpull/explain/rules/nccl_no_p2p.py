@@ -24,11 +24,14 @@ from __future__ import annotations
 
 from allpull.explain.candidate import Candidate, count
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import environment, sentence
+from allpull.explain.remedy_text import TOPOLOGY
 from allpull.explain.rules.nccl_sockets import SOURCE
 
 LINKED = ("SXM", "HBM3", "NVL", "GB200", "GH200")
 """In the names of GPUs that NVLink connects."""
 VARIABLES = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
+CONTAINERS = sentence("containers with --ipc=host, and all GPUs visible in each")
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -41,13 +44,13 @@ def find(facts: Facts) -> list[Candidate]:
     if not gpus or not all(any(part in name for part in LINKED) for name in gpus):
         return []
     is_off = any(name in log.settings for log in nccl.ranks.values() for name in VARIABLES)
-    remedy = f"unset {' '.join(VARIABLES)}" if is_off else "containers with --ipc=host, and all GPUs visible in each"
+    remedy = environment(f"unset {' '.join(VARIABLES)}") if is_off else CONTAINERS
     return [
         Candidate(
             rule="nccl-no-p2p",
             kind="advice",
             title="GPUs of one host exchange gradients through its memory, not through NVLink",
-            remedy=f"{remedy}; check: nvidia-smi topo -m",
+            remedy=sentence(remedy, "; check: ", TOPOLOGY),
             evidence=(count("ranks that send through shared memory, and none directly", len(through_host), SOURCE),),
         )
     ]

@@ -27,8 +27,10 @@ from __future__ import annotations
 
 from allpull.explain.candidate import Candidate, count
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.start import Start
 from allpull.explain.evidence.transports import SOCKET, Transports
-from allpull.explain.remedy_text import quoted
+from allpull.explain.remedy import Action, environment, sentence
+from allpull.explain.remedy_text import quoted, variable
 from allpull.units import counted
 
 SOURCE = "log of NCCL"
@@ -49,7 +51,7 @@ def find(facts: Facts) -> list[Candidate]:
             kind="advice",
             title=f"NCCL sends between hosts through TCP sockets, although they have {', '.join(names[:4])}"
             f"{' and more' if len(names) > 4 else ''}",
-            remedy=_remedy(nccl, names),
+            remedy=_remedy(facts.start, nccl, names),
             evidence=(
                 count(f"ranks that send through sockets, of {counted(facts.window.ranks, 'rank')}", len(ranks), SOURCE),
                 count("RDMA devices with an active port", len(names), "records of hosts"),
@@ -70,16 +72,14 @@ def _faster_devices(nccl: Transports, rank: int) -> list[str]:
     ]
 
 
-def _remedy(nccl: Transports, names: list[str]) -> str:
+def _remedy(start: Start, nccl: Transports, names: list[str]) -> Action:
     if nccl.is_set("NCCL_IB_DISABLE"):
-        return "unset NCCL_IB_DISABLE, which is set to 1"
+        return sentence(environment("unset NCCL_IB_DISABLE"), ", which is set to 1")
     if any(log.devices for log in nccl.ranks.values()):
-        return f"{nccl.export('NCCL_NET=IB')}: NCCL knows the devices, and was told to use sockets"
+        return sentence(variable(start, "NCCL_NET", "IB"), ": NCCL knows the devices, and was told to use sockets")
     plugin = "install the plug-in of the network (aws-ofi-nccl), or " if any(_is_efa(name) for name in names) else ""
-    return (
-        f"{plugin}give the container its devices (/dev/infiniband, libibverbs, --ulimit memlock=-1); "
-        f"{nccl.export(f'NCCL_IB_HCA={quoted(names)}')}"
-    )
+    devices = "give the container its devices (/dev/infiniband, libibverbs, --ulimit memlock=-1); "
+    return sentence(plugin, devices, variable(start, "NCCL_IB_HCA", quoted(names)))
 
 
 def _is_efa(name: str) -> bool:

@@ -30,8 +30,6 @@ When it is wrong
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from allpull.explain.candidate import MIN_SHARE, Candidate, rate, seconds, share
@@ -39,7 +37,8 @@ from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import host_evidence, hosts_s, on_faster
 from allpull.explain.evidence.network import LEAST
 from allpull.explain.evidence.start import Start
-from allpull.explain.remedy_text import Action, fast_interface, joined, option_or, prefixed
+from allpull.explain.remedy import Action, joined, program, sentence, within
+from allpull.explain.remedy_text import TOPOLOGY, fast_interface, option_or
 from allpull.explain.rules.slow_link import SOURCE, gradient_evidence
 from allpull.replay.window import REDUCE
 from allpull.schema.explained import Evidence
@@ -49,13 +48,17 @@ BUSY = 0.4  # of the time, on the median connection: busy hosts acknowledge late
 CERTAIN = 0.1  # of a step: ranks blocked that long wait for the network, even if it is idle in forward
 WITHIN = 0.25  # of a step: ranks of one host exchange through its memory, on the CPUs that they compute with
 MOST_CALLS = 3  # collectives that are named
-EXCHANGE_LESS = (
-    "send less: model.register_comm_hook(None, fp16_compress_hook), no_sync() over several batches, a larger batch per "
-    "rank"
+EXCHANGE_LESS = sentence(
+    "send less: ",
+    program("model.register_comm_hook(None, fp16_compress_hook)"),
+    ", no_sync() over several batches, a larger batch per rank",
 )
-CALL_LESS = (
-    "communicate less often (a larger batch per rank; with FSDP2, reshard_after_forward=False, and "
-    "set_requires_gradient_sync(False) over several batches)"
+CALL_LESS = sentence(
+    "communicate less often (a larger batch per rank; with FSDP2, ",
+    program("reshard_after_forward=False"),
+    ", and ",
+    program("model.set_requires_gradient_sync(False)"),
+    " over several batches)",
 )
 ALMOST_ALL = 0.999  # a network with no share left would be infinitely fast
 
@@ -78,8 +81,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="network-bound",
             kind="job",
             title=f"{what} {show_time(exposed_s)} per step that {work} does not hide",
-            remedy=remedy.text,
-            options=remedy.options,
+            remedy=remedy,
             evidence=(
                 seconds(f"transfer that {work} does not hide", exposed_s, facts.span),
                 *(seconds(f"of that, in {use}", took_s, facts.span) for use, took_s in calls.items() if called),
@@ -131,26 +133,25 @@ def _remedy(facts: Facts, *, called: bool) -> Action:
     hosts = len(facts.machine.host_names)
     less = _less(facts.start, called=called)
     if hosts < 2:
-        joined_by = "; check how the GPUs are connected: nvidia-smi topo -m" if facts.machine.accelerators else ""
-        return replace(less, text=f"{less.text}, or among fewer ranks with more threads each{joined_by}")
+        check = ("; check how the GPUs are connected: ", TOPOLOGY) if facts.machine.accelerators else ()
+        return sentence(less, ", or among fewer ranks with more threads each", *check)
     ends = (
         ". Two hosts have one connection between them, so the data cannot tell which end is slow" if hosts == 2 else ""
     )
-    fast = fast_interface(facts.start)
-    return Action(text=f"use the fastest interface ({fast.text}), or {less.text}{ends}", options=fast.options)
+    return sentence("use the fastest interface (", fast_interface(facts.start), "), or ", less, ends)
 
 
 def _less(start: Start, *, called: bool) -> Action:
     """How to send less, or less often."""
     batch = option_or(start, "train.batch", 2 * start.batch)
-    if batch.text:  # our trainer
+    if batch:  # our trainer
         sent = (
             option_or(start, "parallel.reshard", "false")
             if called
             else option_or(start, "parallel.compression", "fp16")
         )
-        return prefixed("send less: ", joined(", or a larger batch per rank: ", sent, batch))
-    return Action(text=CALL_LESS if called else EXCHANGE_LESS)
+        return within("send less: ", joined(", or a larger batch per rank: ", sent, batch))
+    return CALL_LESS if called else EXCHANGE_LESS
 
 
 def network_share(facts: Facts) -> float:

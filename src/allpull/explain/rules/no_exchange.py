@@ -32,6 +32,7 @@ from __future__ import annotations
 from allpull.analyse.collectives.exchange import NoExchange
 from allpull.explain.candidate import Candidate, count
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import program, sentence
 from allpull.units import counted
 
 
@@ -47,8 +48,12 @@ def candidate(unrelated: NoExchange) -> Candidate:
         rule="no-exchange",
         kind="advice",
         title=unrelated.sentence,
-        remedy="wrap the network in DistributedDataParallel and call the wrapped one, or average the gradients by "
-        "all_reduce before each step of the optimizer; then compare a checksum of the parameters across ranks",
+        remedy=sentence(
+            "wrap the network in DistributedDataParallel and call the wrapped one (",
+            program("model = torch.nn.parallel.DistributedDataParallel(model)"),
+            "), or average the gradients by all_reduce before each step of the optimizer; then compare a checksum of "
+            "the parameters across ranks",
+        ),
         evidence=(
             count("backward passes, none of which reduced gradients", unrelated.passes, source),
             count("collectives of more than one number after the first step", 0, source),

@@ -34,6 +34,7 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, as_recorded, count, seconds, share
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import sentence
 from allpull.explain.remedy_text import bucket_size
 from allpull.replay.whatif.network import backward_s, overlapped, with_buckets
 from allpull.units import percent
@@ -63,14 +64,12 @@ def find(facts: Facts) -> list[Candidate]:
     total_bytes = None if lane.size_bytes is None else int(lane.size_bytes.sum())
     cap_mib = CAP_MIB if total_bytes is None else min(CAP_MIB, max(1, total_bytes // (4 * MIB)))
     exposed_s = float(facts.blame.transfer_s.mean()) if facts.blame is not None else 0.0
-    smaller = bucket_size(facts.start, cap_mib)
     return [
         Candidate(
             rule="no-overlap",
             kind="job",
             title=f"{percent(float(late))} of the gradients are ready only at the end of backward",
-            remedy=f"smaller buckets: {smaller.text}",
-            options=smaller.options,
+            remedy=sentence("smaller buckets: ", bucket_size(facts.start, cap_mib)),
             evidence=(
                 seconds("transfer that backward does not hide", exposed_s, facts.span),
                 share("share of the bytes that become ready in the last tenth of backward", float(late), facts.span),

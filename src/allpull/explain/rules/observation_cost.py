@@ -43,7 +43,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="observation-cost",
             kind="job",
             title=f"Recording takes {percent(part, 1)} of each step",
-            remedy=record_less(facts.start).text,
+            remedy=record_less(facts.start),
             evidence=(
                 seconds("time of recording", recording_s, "the ranks' own measurement"),
                 share("of the step", part, "the ranks' own measurement"),

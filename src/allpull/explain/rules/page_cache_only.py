@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from allpull.explain.candidate import Candidate, rate
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import sentence, shell
 
 MUCH_BYTES_PER_S = 10e6  # of all ranks: below it no storage makes loaders wait
 CACHED = 0.05  # from storage: below it the files are in memory
@@ -37,7 +38,11 @@ def find(facts: Facts) -> list[Candidate]:
             rule="page-cache-only",
             kind="advice",
             title="The data that ranks read came from memory, not from storage",
-            remedy="measure once with a cold cache: sync; echo 3 > /proc/sys/vm/drop_caches (root), or on other hosts",
+            remedy=sentence(
+                "measure once with a cold cache: ",
+                shell("sync; echo 3 > /proc/sys/vm/drop_caches"),
+                " (root), or on other hosts",
+            ),
             evidence=(
                 rate("data read by all ranks", read, "counters of the ranks"),
                 rate("of that, from storage", stored, "counters of the ranks"),

@@ -25,6 +25,7 @@ from functools import partial
 from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import LEAST, common_input, has_no_cpu_left, without_common_input
+from allpull.explain.remedy import sentence, within
 from allpull.explain.remedy_text import cpus_for_workers
 from allpull.explain.rules.input_bound import loader_evidence
 from allpull.units import show_time
@@ -41,9 +42,11 @@ def find(facts: Facts) -> list[Candidate]:
             rule="preprocess-offline",
             kind="job",
             title=f"All ranks wait {show_time(waited.value)} per step for their data, and the loaders use every CPU",
-            remedy="preprocess offline: decode and resize the samples once, before training, or on the accelerator "
-            f"(torchvision.transforms.v2, DALI){f'; else more CPUs per rank: {cpus.text}' if cpus.text else ''}",
-            options=cpus.options,
+            remedy=sentence(
+                "preprocess offline: decode and resize the samples once, before training, or on the accelerator "
+                "(torchvision.transforms.v2, DALI)",
+                within("; else more CPUs per rank: ", cpus),
+            ),
             evidence=(
                 seconds("wait for the loader on at least half of the ranks", waited, facts.span),
                 *loader_evidence(facts),

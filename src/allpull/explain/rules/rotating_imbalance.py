@@ -46,7 +46,8 @@ from allpull.explain.evidence.jitter import LEAST_RANKS, Jitter, jitter
 from allpull.explain.evidence.loader import common_input
 from allpull.explain.evidence.outliers import mean_interval
 from allpull.explain.evidence.stalls import COLLECTION, explained_shares
-from allpull.explain.remedy_text import WHERE, Action, exclusive, joined, own_cores
+from allpull.explain.remedy import Action, joined, program, sentence
+from allpull.explain.remedy_text import WHERE, exclusive, own_cores
 from allpull.replay.whatif.work import lower_median, shortened_by_step
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
@@ -57,9 +58,10 @@ ROTATES = 0.03  # of a step, in the median step: below it, jitter of any machine
 PAUSE = 0.25  # of a step: longer than any jitter
 CLEAR, PAUSE_SDS = 2.0, 8.0  # times the least share, and standard deviations: a shorter pause that is no jitter either
 MIN_RANKS = 2
-COLLECT_TOGETHER = (
-    "collect garbage at the same step on all ranks: gc.disable(), and gc.collect() every N steps; gc.freeze() after "
-    "the first steps makes collections short"
+COLLECT_TOGETHER = sentence(
+    "collect garbage at the same step on all ranks: ",
+    *(program("gc.disable()"), ", and ", program("gc.collect()"), " every N steps; ", program("gc.freeze()")),
+    " after the first steps makes collections short",
 )
 
 
@@ -95,15 +97,14 @@ def find(facts: Facts) -> list[Candidate]:
     collected_s = facts.stalls.seconds.get(COLLECTION, np.zeros((window.steps.size, window.ranks)))
     covered = explained_shares(behind, {COLLECTION: collected_s[ordinary, last_rank]})
     collects = tuple(share("the part of it in garbage collection", part, facts.span) for part in covered.values())
-    remedy = Action(text=COLLECT_TOGETHER) if collects else _quiet(facts)
+    remedy = COLLECT_TOGETHER if collects else _quiet(facts)
     return [
         Candidate(
             rule="rotating-imbalance",
             kind="rest",
             title=f"{_often(behind if in_each else paused_s, pauses, in_each=in_each)}, most of it {WHERE[where]}"
             + (": Python collects garbage" if collects else ""),
-            remedy=remedy.text,
-            options=remedy.options,
+            remedy=remedy,
             evidence=(
                 seconds("lateness of the last rank of a step against the median rank", size, facts.span),
                 seconds("the same in the median step", float(np.median(behind)), facts.span),
@@ -124,8 +125,9 @@ def _quiet(facts: Facts) -> Action:
     """Equal work, and ranks that nothing disturbs."""
     machine = joined(", ", own_cores(facts.start, facts.machine), exclusive(facts.start))
     equal = "give samples equal work (sort by length, pad), and ranks a quiet machine: "
-    own = "" if facts.start.starter == "train" else ", gc.freeze() after the first epoch"
-    return Action(text=f"{equal}{machine.text}{own}", options=machine.options)
+    if facts.start.starter == "train":
+        return sentence(equal, machine)
+    return sentence(equal, machine, ", ", program("gc.freeze()"), " after the first epoch")
 
 
 def _often(behind_s: Floats, pauses: Bools, *, in_each: bool) -> str:

@@ -55,8 +55,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="sequential-checkpoint",
             kind="job",
             title=f"{subject} checkpoints alone, {show_time(float(by_step.sum()) / times)} each, while the others wait",
-            remedy=remedy.text,
-            options=remedy.options,
+            remedy=remedy,
             evidence=(
                 seconds("checkpoints, spread over all steps", float(by_step.sum()) / steps, facts.span),
                 count("checkpoints", times, facts.span),

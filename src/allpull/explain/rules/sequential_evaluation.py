@@ -28,7 +28,8 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.remedy_text import evaluation_job, option_or, prefixed
+from allpull.explain.remedy import program, sentence, within
+from allpull.explain.remedy_text import evaluation_job, option_or
 from allpull.replay.engine import replay
 from allpull.replay.useful import TAKES_PART, sequential
 from allpull.replay.whatif.work import evaluation_spread, without_sequential
@@ -36,7 +37,7 @@ from allpull.units import show_time
 
 PHASE = "evaluation"
 
-EVALUATE_ON_ALL = "DistributedSampler(test_set, shuffle=False), one all_reduce of the scores"
+EVALUATE_ON_ALL = sentence(program("DistributedSampler(test_set, shuffle=False)"), ", one all_reduce of the scores")
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -54,16 +55,13 @@ def find(facts: Facts) -> list[Candidate]:
         f"Rank {ranks[0]} evaluates" if len(ranks) == 1 else f"{len(ranks)} of {facts.window.ranks} ranks evaluate"
     )
     without = partial(without_sequential, phases=(PHASE,))
-    on_all = prefixed(
-        "evaluate on all ranks: ", option_or(facts.start, "train.evaluation", "parallel", EVALUATE_ON_ALL)
-    )
+    on_all = within("evaluate on all ranks: ", option_or(facts.start, "train.evaluation", "parallel", EVALUATE_ON_ALL))
     return [
         Candidate(
             rule="sequential-evaluation",
             kind="job",
             title=f"{subject} alone, {show_time(float(by_step.sum()) / times)} each time, while the others wait",
-            remedy=f"{on_all.text}; or {evaluation_job(facts.start)}",
-            options=on_all.options,
+            remedy=sentence(on_all, "; or ", evaluation_job(facts.start)),
             evidence=(
                 seconds("evaluation on these ranks, spread over all steps", float(by_step.sum()) / steps, facts.span),
                 count("evaluations", times, facts.span),

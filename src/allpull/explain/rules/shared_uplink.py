@@ -26,6 +26,7 @@ from __future__ import annotations
 from allpull.explain.candidate import Candidate
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import host_evidence, on_faster
+from allpull.explain.remedy import sentence, within
 from allpull.explain.remedy_text import one_switch
 from allpull.explain.rules.slow_link import gradient_evidence, rate_evidence
 from allpull.units import percent
@@ -44,8 +45,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="shared-uplink",
             kind="job",
             title=f"Between {named} the network is {percent(1 / network.faster)} as fast as within these groups",
-            remedy=f"{'request' if near.text else 'use'} hosts on one switch{f': {near.text}' if near.text else ''}",
-            options=near.options,
+            remedy=sentence("request" if near else "use", " hosts on one switch", within(": ", near)),
             evidence=(*rate_evidence(network), *gradient_evidence(facts), *host_evidence(facts)),
             without=without,
             bounds=bounds,

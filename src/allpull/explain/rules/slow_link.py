@@ -31,6 +31,7 @@ from allpull.explain.candidate import Candidate, count, rate, seconds, size
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import host_evidence, on_faster
 from allpull.explain.evidence.network import Network
+from allpull.explain.remedy import sentence, shell
 from allpull.explain.remedy_text import leave_out, quoted
 from allpull.schema.explained import Evidence
 from allpull.units import percent
@@ -50,8 +51,11 @@ def find(facts: Facts) -> list[Candidate]:
             rule="slow-link",
             kind="job",
             title=f"The link of {host} is {percent(1 / network.faster)} as fast as the other links",
-            remedy=f"check the port of {quoted([host])}: ethtool DEVICE for its speed, ethtool -S DEVICE for errors"
-            f"{leave_out(facts.start, facts.machine, host)}",
+            remedy=sentence(
+                f"check the port of {quoted([host])}: ",
+                *(shell("ethtool DEVICE"), " for its speed, ", shell("ethtool -S DEVICE"), " for errors"),
+                leave_out(facts.start, facts.machine, host),
+            ),
             evidence=(*rate_evidence(network), *gradient_evidence(facts), *host_evidence(facts)),
             without=without,
             bounds=bounds,

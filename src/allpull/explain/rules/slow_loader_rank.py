@@ -27,6 +27,7 @@ from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.loader import has_no_cpu_left
+from allpull.explain.remedy import Action, sentence, shell
 from allpull.explain.remedy_text import quoted, workers
 from allpull.explain.rules.slow_rank import waiting_evidence
 from allpull.replay.whatif.balanced import like_median
@@ -61,11 +62,13 @@ def _suspect(group: Group, facts: Facts) -> Candidate:
     )
 
 
-def _remedy(ranks: list[int], facts: Facts) -> str:
+def _remedy(ranks: list[int], facts: Facts) -> Action:
     hosts = facts.hosts_of(ranks)
     where = f"{quoted(hosts)} {'reads' if len(hosts) == 1 else 'read'}" if hosts else "its host reads"
-    check = f"check what {where} from (findmnt, iostat -x 1) and with how many workers; copy the data to local disks"
+    tools = ("findmnt, ", shell("iostat -x 1"))
+    how = ") and with how many workers; copy the data to local disks"
+    check = sentence(f"check what {where} from (", *tools, how)
     if has_no_cpu_left(facts) or facts.start.starter == "train":
         return check
-    more = workers(facts.start, facts.machine).text
-    return f"{check}, or give {'that rank' if len(ranks) == 1 else 'these ranks'} more of them: {more}"
+    which = "that rank" if len(ranks) == 1 else "these ranks"
+    return sentence(check, f", or give {which} more of them: ", workers(facts.start, facts.machine))

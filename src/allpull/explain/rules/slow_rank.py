@@ -47,6 +47,7 @@ from allpull.explain.evidence.cpu_waiting import COMPUTING, per_step, shortened,
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.outliers import by_phase
+from allpull.explain.remedy import Action, sentence, shell
 from allpull.explain.remedy_text import WHERE, clocks, leave_out, quoted
 from allpull.replay.whatif.balanced import like_median
 from allpull.replay.whatif.work import scaled
@@ -112,32 +113,36 @@ def _slept_s(group: Group, facts: Facts) -> float | None:
     return more_s if more_s >= MOSTLY * group.size.value else None
 
 
-def _remedy_one(rank: int, facts: Facts, where: str, *, slept_s: float | None) -> str:
+def _remedy_one(rank: int, facts: Facts, where: str, *, slept_s: float | None) -> Action:
     first_of_host = rank == facts.machine.ranks_of(facts.machine.hosts[rank])[0]
     rank_0_too = any(one.rank == 0 for one in facts.late.slow)
     if where in OF_RANK_0 and (rank == 0 or (first_of_host and rank_0_too)):
-        return (
+        return sentence(
             f"look for work that only {'rank 0' if rank == 0 else 'local rank 0'} has, under `if rank == 0` or `if "
             "local_rank == 0`: logging, progress bars, metrics, saving; do it less often, or in a thread. It goes with "
             "the rank to any host"
         )
     if slept_s is not None:
-        return (
-            "see what the rank waits for: py-spy dump --pid PID, several times, names the line; a lock, a file, a "
-            "network or time.sleep, but no CPU"
+        return sentence(
+            "see what the rank waits for: ",
+            shell("py-spy dump --pid PID"),
+            ", several times, names the line; a lock, a file, a network or time.sleep, but no CPU",
         )
     host = facts.machine.hosts[rank]
-    return (
-        f"check what differs on {quoted([host]) if host else 'its host'}: {clocks(facts.machine, host)} for clocks "
-        f"and heat, top for other programs, taskset -p for its cores{leave_out(facts.start, facts.machine, host)}"
+    return sentence(
+        f"check what differs on {quoted([host]) if host else 'its host'}: ",
+        *(clocks(facts.machine, host), " for clocks and heat, top for other programs, "),
+        *(shell("taskset -p PID"), " for its cores", leave_out(facts.start, facts.machine, host)),
     )
 
 
-def _remedy_many(ranks: list[int], facts: Facts) -> str:
+def _remedy_many(ranks: list[int], facts: Facts) -> Action:
     hosts = facts.hosts_of(ranks)
-    return (
+    return sentence(
         "check what they have in common: work that only they have in the program, the cores and memory they are bound "
-        f"to (taskset -p, numactl --show), the place in the host; {clocks(facts.machine, *hosts)} for clocks and heat"
+        "to (",
+        *(shell("taskset -p PID"), ", ", shell("numactl --show"), "), the place in the host; "),
+        *(clocks(facts.machine, *hosts), " for clocks and heat"),
     )
 
 

@@ -35,6 +35,7 @@ from allpull.explain.evidence.batch_work import batch_work
 from allpull.explain.evidence.cpu_waiting import COMPUTING, per_step
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.outliers import mean_interval
+from allpull.explain.remedy import sentence
 from allpull.replay.whatif.work import shortened_by_step
 from allpull.replay.window import Window
 from allpull.units import percent, show_time
@@ -55,8 +56,10 @@ def find(facts: Facts) -> list[Candidate]:
             kind="rest",
             title=f"Batches differ in size: the largest of a step has {percent(largest - 1)} more elements than the "
             f"mean, which takes its rank {show_time(float(late_s.mean()))} longer",
-            remedy="batches of a fixed number of tokens, or batches of similar length on all ranks of a step "
-            "(group_by_length=True, a batch sampler that sorts by length); packing leaves no padding",
+            remedy=sentence(
+                "batches of a fixed number of tokens, or batches of similar length on all ranks of a step "
+                "(group_by_length=True, a batch sampler that sorts by length); packing leaves no padding"
+            ),
             evidence=(
                 seconds("time of the largest batch of a step beyond the mean one", mean_interval(late_s), facts.span),
                 share("largest batch of a step divided by the mean one", largest, "sizes of batches"),

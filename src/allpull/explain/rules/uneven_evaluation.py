@@ -29,7 +29,8 @@ from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import named
-from allpull.explain.remedy_text import option_or, prefixed
+from allpull.explain.remedy import program, sentence, within
+from allpull.explain.remedy_text import option_or
 from allpull.replay.useful import evaluated_by_all, useful
 from allpull.replay.whatif.work import evaluation_spread, lower_median
 from allpull.units import show_time
@@ -38,7 +39,9 @@ LEAST_TIMES = 2  # evaluations: one may have been disturbed
 MOSTLY = 0.5  # of the evaluations
 UNEVEN = 0.2  # of the lower median rank's evaluation: parts of a test set differ by less
 
-EVALUATE_EVENLY = "DistributedSampler(test_set, shuffle=False), and add up the metrics of all ranks with all_reduce"
+EVALUATE_EVENLY = sentence(
+    program("DistributedSampler(test_set, shuffle=False)"), ", and add up the metrics of all ranks with all_reduce"
+)
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -55,7 +58,7 @@ def find(facts: Facts) -> list[Candidate]:
         return []
     more_s = float(mean_s.max()) - usual_s
     who = facts.on(ranks[0]) if len(ranks) == 1 else named(ranks, facts.machine)
-    remedy = prefixed(
+    remedy = within(
         "split the test set evenly: ", option_or(facts.start, "train.evaluation", "parallel", EVALUATE_EVENLY)
     )
     return [
@@ -64,8 +67,7 @@ def find(facts: Facts) -> list[Candidate]:
             kind="job",
             title=f"{who} {'evaluates' if len(ranks) == 1 else 'evaluate'} {show_time(more_s)} longer than the others "
             "each time",
-            remedy=remedy.text,
-            options=remedy.options,
+            remedy=remedy,
             evidence=(
                 seconds("evaluation of the last rank beyond that of the others, each time", more_s, facts.span),
                 seconds("evaluation of the lower median rank, each time", usual_s, facts.span),

@@ -25,6 +25,7 @@ from functools import partial
 from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.cpu_waiting import COMPUTING
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import sentence, within
 from allpull.explain.remedy_text import clocks, equal_hosts, leave_out, quoted
 from allpull.replay.whatif.balanced import like_median
 from allpull.units import show_time
@@ -32,7 +33,7 @@ from allpull.units import show_time
 
 def find(facts: Facts) -> list[Candidate]:
     """The hosts of which all ranks compute longer."""
-    candidates, equal = [], equal_hosts(facts.start).text
+    candidates = []
     for host, late in facts.late.slow_hosts:
         ranks = tuple(sorted(one.rank for one in late))
         mean_s = sum(one.size.value for one in late) / len(late)
@@ -41,9 +42,11 @@ def find(facts: Facts) -> list[Candidate]:
                 rule="uneven-hosts",
                 kind="late",
                 title=f"All {len(ranks)} ranks of {host} compute {show_time(mean_s)} per step longer than the others",
-                remedy=f"compare {quoted([host])} with the others: lscpu, {clocks(facts.machine, host)}; "
-                f"use equal hosts{f': {equal}' if equal else ''}{leave_out(facts.start, facts.machine, host)}",
-                options=equal_hosts(facts.start).options,
+                remedy=sentence(
+                    f"compare {quoted([host])} with the others: ",
+                    *("lscpu", ", ", clocks(facts.machine, host), "; use equal hosts"),
+                    *(within(": ", equal_hosts(facts.start)), leave_out(facts.start, facts.machine, host)),
+                ),
                 evidence=(
                     seconds(f"time that ranks of {host} compute beyond the others, mean", mean_s, facts.span),
                     *(seconds(f"of rank {one.rank}", one.size, facts.span) for one in late),

@@ -31,6 +31,7 @@ from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.lateness import BY_SAMPLE, Uneven, sample_shares
+from allpull.explain.remedy import program, sentence
 from allpull.explain.remedy_text import option_or
 from allpull.explain.rules.slow_rank import waiting_evidence
 from allpull.replay.whatif.work import scaled
@@ -44,16 +45,13 @@ def find(facts: Facts) -> list[Candidate]:
 
 def _suspect(one: Uneven, facts: Facts) -> Candidate:
     more = percent(one.share - 1)
-    equal = option_or(
-        facts.start, "data.by_files", "false", "DistributedSampler(dataset, drop_last=True), or equal shards"
-    )
+    sampler = sentence(program("DistributedSampler(dataset, drop_last=True)"), ", or equal shards")
     return Candidate(
         rule="uneven-shards",
         kind="late",
         title=f"{facts.on(one.rank)} has {more} more samples than the others, "
         f"which take it {show_time(one.size.value)} per step",
-        remedy=f"give all ranks as many samples: {equal.text}",
-        options=equal.options,
+        remedy=sentence("give all ranks as many samples: ", option_or(facts.start, "data.by_files", "false", sampler)),
         evidence=(
             seconds(f"time of the extra samples of rank {one.rank}", one.size, facts.span),
             share("its samples divided by those of the median rank", one.share, facts.span),

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from allpull.explain.candidate import Candidate, count
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.remedy import environment, sentence, shell
 
 PLAIN = frozenset({"default", "no avx"})
 """Torch's names of kernels without vector instructions."""
@@ -41,9 +42,11 @@ def find(facts: Facts) -> list[Candidate]:
             rule="vector-build",
             kind="advice",
             title=f"The CPUs have {unused[0]}, but torch does not use it",
-            remedy="unset ATEN_CPU_CAPABILITY, or install a build for this CPU; then: "
-            'python -m timeit -s "import torch; x = torch.randn(2**22)" "x.exp()"',
-            options=("ATEN_CPU_CAPABILITY",),
+            remedy=sentence(
+                environment("unset ATEN_CPU_CAPABILITY", "ATEN_CPU_CAPABILITY"),
+                ", or install a build for this CPU; then: ",
+                shell('python -m timeit -s "import torch; x = torch.randn(2**22)" "x.exp()"'),
+            ),
             evidence=(
                 count("vector instruction sets of the CPUs that torch does not use", len(unused), "hosts and torch"),
             ),

@@ -107,11 +107,11 @@ class Stalls:
 
     def _note(self, cause: str, began_ns: int) -> None:
         duration_ns = monotonic_ns() - began_ns
-        recorder = self._inference.recorder
+        recorder = self.session.recorder  # a collection may begin amid a note
         if not began_ns or duration_ns < LEAST_NS or len(self._ended) >= MOST:
             return
         if recorder is not None and not recorder.paused:
-            self._ended.append((cause, recorder.step_number, began_ns, duration_ns))
+            self._ended.append((cause, self._inference.step_number, began_ns, duration_ns))
 
     def _lose(self, error: Exception) -> None:
         self._stop()

@@ -19,6 +19,7 @@ from ..identity import Identity
 from .arrival import Reduced
 from .journal import Journal
 from .run_queue import RunQueue
+from .span import Span
 from .step_line import (
     BACKWARD,
     CHECKPOINT,
@@ -45,20 +46,8 @@ QUEUE_EVERY_NS = 10_000_000  # a read takes 20 µs where the program has filled 
 MOST_COLLECTIVES = 10_000  # of a step; those of a program without steps would fill its memory
 
 
-class Span:
-    """A phase of a recorder as a context manager; it is stateless, so one object serves every step."""
-
-    __slots__ = ("_place", "_recorder")
-
-    def __init__(self, recorder: Recorder, place: int) -> None:
-        self._recorder = recorder
-        self._place = place
-
-    def __enter__(self) -> None:
-        self._recorder.enter(self._place)
-
-    def __exit__(self, *_: object) -> None:
-        self._recorder.leave()
+def nothing() -> None:
+    """No calls are noted."""
 
 
 class Recorder:
@@ -67,6 +56,7 @@ class Recorder:
     ``arrival`` (set where a network reduces its gradients) returns after each backward pass what that reduced, and when
     the gradients were ready, in ns of ``clock_ns``. ``samples``, ``elements`` of batches and ``passes`` (backward
     passes) are counted in a step by the hooks; None: not known. ``turned_ns`` is when a phase last began or ended.
+    ``settle`` and ``forget`` (set by the hooks) record, or drop, the calls that are only noted so far.
     ``stalls`` (set by the hooks) returns events of what held up this rank since its last call, given the steps since.
     """
 
@@ -82,12 +72,13 @@ class Recorder:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         realtime_ns: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._clock_ns = clock_ns
+        self.clock_ns = clock_ns
         self.live = live_words(directory, who.rank)
         self._warmup_left = warmup_steps
-        self._queue = RunQueue()
-        self._queue_read_ns = 0
+        self.queue = RunQueue()
+        self.queue_read_ns = 0
         self.arrival: Optional[Callable[[], Reduced]] = None
+        self.settle = self.forget = nothing
         self.stalls: Optional[Callable[[Sequence[Step]], Sequence[Dict[str, Any]]]] = None
         self._reductions: Optional[List[Reduction]] = []  # of this step; None: one of them is not known
         self.samples: Optional[int] = None
@@ -106,7 +97,7 @@ class Recorder:
         self.is_cut = False  # whether ``_ended`` is a step that is not written yet
         self.paused = False  # whether steps are only counted
         self._unwritten: List[Step] = []
-        self._flushed_ns = clock_ns()
+        self.flushed_ns = clock_ns()
         self.step_number = 0
         self._first = 0  # the step number at which this rank began
         self._epoch = 0
@@ -147,7 +138,7 @@ class Recorder:
 
     def enter(self, place: int) -> int:
         """Phase ``place`` begins; returns how many are open around it, for ``leave_until``."""
-        now = self._clock_ns()
+        now = self.clock_ns()
         stack = self.stack
         depth = len(stack)
         if depth or place in OPAQUE:
@@ -172,7 +163,7 @@ class Recorder:
             if len(stack) <= depth:
                 return
             self.leave_until(depth + 1)
-        now = self._clock_ns()
+        now = self.clock_ns()
         place = stack.pop()
         self._spent[place] += now - self.turned_ns
         self.turned_ns = now
@@ -197,7 +188,7 @@ class Recorder:
 
     def cut(self) -> None:
         """The step ends here; if it is cut again before it is written, it ends there."""
-        now = self._clock_ns()
+        now = self.clock_ns()
         if not self._begin_ns:
             self._begin_ns = now
         if self.stack:  # inside a phase: the part so far belongs to this step
@@ -206,9 +197,9 @@ class Recorder:
         ended = EndedStep() if self.is_cut else self._ended
         ended.end_ns = now
         ended.samples, ended.elements, ended.passes = self.samples, self.elements, self.passes
-        if now - self._queue_read_ns >= QUEUE_EVERY_NS:
-            self._queue_read_ns = now
-            ended.queued_ns = self._queue.since()
+        if now - self.queue_read_ns >= QUEUE_EVERY_NS:
+            self.queue_read_ns = now
+            ended.queued_ns = self.queue.since()
         else:
             ended.queued_ns = LATER
         ended.spent = self._spent
@@ -262,7 +253,7 @@ class Recorder:
         self._phases = 0
         self.step_number += 1
         self.live[STEP] = self.step_number
-        if end - self._flushed_ns >= FLUSH_NS:
+        if end - self.flushed_ns >= FLUSH_NS:
             self._flush(end)
 
     def begin_here(self) -> None:
@@ -270,19 +261,19 @@ class Recorder:
         self.leave_until(0)
         self._spent = [0] * len(self._spent)
         self._reductions = []
-        self._queue.since()
-        self._begin_ns = self._queue_read_ns = self._clock_ns()
+        self.queue.since()
+        self._begin_ns = self.queue_read_ns = self.clock_ns()
 
     def credit(self, place: int) -> None:
         """Count the time since the last phase ended as phase ``place``, whose begin was not observed."""
         if self._begin_ns and (not self.stack or self.stack[-1] == OPTIMIZER):  # whose closure may compute the loss
-            now = self._clock_ns()
+            now = self.clock_ns()
             self._spent[place] += now - max(self.turned_ns, self._begin_ns)
             self.turned_ns = now
 
     def epoch(self, number: int, step: Optional[int] = None) -> None:
         """Epoch ``number`` begins; ``step`` is the number of its next step where training was resumed."""
-        now = self._clock_ns()
+        now = self.clock_ns()
         if step is not None and step != self.step_number:
             self._first += step - self.step_number
             self.step_number = step
@@ -295,12 +286,12 @@ class Recorder:
 
     def delimited_by(self, boundary: str) -> None:
         """What ends steps from now on, where it is not what the header says."""
-        now = self._clock_ns()
+        now = self.clock_ns()
         self.journal.event({"kind": "boundary", "boundary": boundary, "step": self.step_number, "t_ns": now}, now)
 
     def metric(self, name: str, value: Optional[float], step: Optional[int] = None) -> None:
         """A metric of the training as of ``step``; a value that is not finite is written as null."""
-        now = self._clock_ns()
+        now = self.clock_ns()
         finite = value is not None and math.isfinite(value)
         event = {"kind": "metric", "name": name, "value": value if finite else None}
         at = self.step_number if step is None else step
@@ -309,18 +300,18 @@ class Recorder:
 
     def remark(self, text: str) -> None:
         """A note for the readers of the run."""
-        now = self._clock_ns()
+        now = self.clock_ns()
         clean, _ = redact.text(text[:1000])
         self.journal.event({"kind": "remark", "text": clean, "t_ns": now}, now)
 
     def restarted(self, attempt: int, steps_before: int) -> None:
         """This rank continues after an earlier attempt, which had recorded ``steps_before`` steps."""
-        now = self._clock_ns()
+        now = self.clock_ns()
         self.journal.event({"kind": "restarted", "attempt": attempt, "steps_before": steps_before, "t_ns": now}, now)
 
     def raised(self, error: BaseException) -> None:
         """The exception that ends this rank."""
-        now, message = self._clock_ns(), redact.text(str(error)[:4000])[0]
+        now, message = self.clock_ns(), redact.text(str(error)[:4000])[0]
         hint = vars(error).get("hint")  # of an ``AllpullError``; getattr might run code of the user's
         advice = {"hint": redact.text(hint[:1000])[0]} if isinstance(hint, str) and hint else {}
         event = {"kind": "exception", "type": type(error).__name__, "message": message, **advice, "t_ns": now}
@@ -328,16 +319,18 @@ class Recorder:
 
     def flush(self) -> None:
         """Write all steps that are over, and all events, to disk."""
-        self._flush(self._clock_ns())
+        self.settle()
+        self._flush(self.clock_ns())
         self.journal.flush()
 
     def close(self, *, ended_well: bool) -> None:
         """Write what is buffered; ``ended_well``: with the event that the rank ended normally."""
+        self.settle()
         self.leave_until(0)
         self.write_step()
-        now = self._clock_ns()
+        now = self.clock_ns()
         self._flush(now)
-        self._queue.close()
+        self.queue.close()
         if self.collectives:
             rest = {"kind": "rest", "collectives": self.collectives, "step": self.step_number, "t_ns": now}
             self.journal.event(rest, now)
@@ -345,18 +338,19 @@ class Recorder:
 
     def disown(self) -> None:
         """Stop writing, in a forked child."""
+        self.forget()
         self.journal.disown()
         self._unwritten.clear()
         self.live = hidden_words()
 
     def _flush(self, now: int) -> None:
         """Format the steps that are not written yet, and write them."""
-        self._flushed_ns = now
+        self.flushed_ns = now
         line = self._lines.line
         unwritten = self._unwritten
         if unwritten and unwritten[-1][QUEUED] == LATER:
-            self._queue_read_ns = now
-            unwritten[-1] = with_queued(unwritten[-1], self._queue.since())
+            self.queue_read_ns = now
+            unwritten[-1] = with_queued(unwritten[-1], self.queue.since())
         self.journal.steps([line(step) for step in shared_queued(unwritten)], now)
         if self.stalls is not None:
             for event in self.stalls(unwritten):

@@ -77,7 +77,8 @@ class Table:
 class Card:
     """One finding: what it is, what it costs, what to do, and the evidence for it.
 
-    ``facts`` are short (label, value) pairs, ``evidence`` rows of (what, value, source).
+    ``facts`` are short (label, value) pairs, ``evidence`` rows of (what, value, source); ``commands`` are the parts of
+    ``remedy`` to copy.
     """
 
     title: str
@@ -86,6 +87,7 @@ class Card:
     remedy: str
     evidence: Sequence[tuple[str, str, str]]
     caveat: str
+    commands: Sequence[Command] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +100,7 @@ class Cards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A line for a shell, and what it is for."""
+    """A line to copy, and what it is for or where it goes."""
 
     label: str
     line: str
@@ -106,7 +108,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Commands:
-    """Lines for a shell, each with a button that copies it."""
+    """Lines, each with a button that copies it."""
 
     kind: ClassVar[str] = "commands"
     commands: Sequence[Command]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from allpull.report.html.block import Block, Part, Points, Table
-from allpull.report.terminal.compare import STYLES, change, headline, value
+from allpull.report.terminal.compare import STYLES, change, headline, shown_metrics, value
 from allpull.schema.compared import CompareResult
 
 
@@ -20,7 +20,7 @@ def block(result: CompareResult) -> Block:
                 change(one),
                 one.decision if one.decision in STYLES else "",
             )
-            for one in result.metrics
+            for one in shown_metrics(result)
         ],
     )
     parts: list[Part] = [table]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from allpull.report.html.block import Block, Card, Cards, Part, Points, Text
+from allpull.report.html.copied import copied
 from allpull.report.html.largest_run import explained
 from allpull.report.wording import percent, ranged
 from allpull.schema.explained import Evidence, ExplainResult, Finding
@@ -59,6 +60,7 @@ def _card(finding: Finding) -> Card:
         facts=facts[1:] if finding.advice else facts,
         remedy=finding.remedy,
         evidence=[(one.what, _value(one), one.source) for one in finding.evidence],
+        commands=copied(finding.lines or ()),
         caveat=f"When this may be wrong: {finding.wrong_when}",
     )
 

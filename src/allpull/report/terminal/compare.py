@@ -143,10 +143,15 @@ def _metrics(result: CompareResult, *, wide: bool) -> Table:
         table.add_column(title, justify="right", overflow="fold")
     table.add_column(f"change ({100 * result.confidence:g} %)", justify="right", overflow="fold")
     table.add_column("", overflow="fold")
-    for one in result.metrics:
+    for one in shown_metrics(result):
         both = [value(one, one.before), value(one, one.after)] if wide else []
         table.add_row(one.metric, *both, change(one), _shown(one))
     return table
+
+
+def shown_metrics(result: CompareResult) -> list[Change]:
+    """The metrics of a comparison without those that are 0 on both sides, such as checkpoints that nobody wrote."""
+    return [one for one in result.metrics if one.before or one.after or one.metric == result.metric]
 
 
 def _shown(one: Change) -> Text:

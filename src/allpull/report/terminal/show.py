@@ -36,6 +36,26 @@ BOUNDARIES = {
     "loader.next": "the next batch after a backward pass, because no update of parameters was observed",
     "backward": "each backward pass, because no update of parameters was observed",
 }
+PARTS = {
+    "marks": "marks of the program",
+    "loaders": "loaders",
+    "arrays": "tensors made of arrays",
+    "networks": "forward",
+    "gradients": "backward",
+    "optimizers": "optimizers",
+    "scalers": "gradient scalers",
+    "collectives": "collectives",
+    "post-accumulate-hook": "arrivals of gradients",
+    "buckets": "buckets of DDP",
+    "DDP settings": "settings of DDP",
+    "input shapes": "shapes of input",
+    "replicas": "digests of replicas",
+    "windows": "profiler windows",
+    "device": "events on the accelerator",
+    "stalls": "stalls (garbage collection, compilation, CUDA allocator)",
+    "notes": "calls of steady steps",
+}
+"""What each part of observation records, in the order of a step; importers name their sources themselves."""
 
 
 def page(report: ScalingReport) -> RenderableType:
@@ -159,8 +179,18 @@ def _sentences(run: RunMetrics) -> Iterator[str]:
         bound = show_time(run.clock_error_s)
         yield f"The clocks of the ranks agree to within {bound}: waits are uncertain by as much."
     if run.observed and run.observed.boundary:
-        sources = f"; times from {joined(sorted(run.observed.sources))}" if run.observed.sources else ""
+        sources = f"; observed: {_parts(run.observed.sources)}" if run.observed.sources else ""
         yield f"Steps end at {BOUNDARIES.get(run.observed.boundary, run.observed.boundary)}{sources}."
+
+
+def _parts(names: Sequence[str]) -> str:
+    """Parts of observation by what they record.
+
+    >>> _parts(["stalls", "networks", "torch.profiler"])
+    'forward, stalls (garbage collection, compilation, CUDA allocator) and torch.profiler'
+    """
+    known = [PARTS[name] for name in PARTS if name in names]
+    return joined([*known, *sorted(name for name in names if name not in PARTS)])
 
 
 def _amount(run: RunMetrics) -> Iterator[str]:
@@ -178,7 +208,7 @@ def _amount(run: RunMetrics) -> Iterator[str]:
         yield f"A step has {show_count(observed.backward_passes)} backward passes."
     yield from _named(observed)
     if observed.stopped_parts:
-        yield f"Not observed to the end: {joined(observed.stopped_parts)}."
+        yield f"Not observed to the end: {_parts(observed.stopped_parts)}."
 
 
 def _unknown_input(run: RunMetrics) -> Iterator[str]:

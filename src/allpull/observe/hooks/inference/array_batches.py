@@ -35,8 +35,7 @@ class ArrayBatches:
                 if recorder.stack or recorder.paused or inference.loads:
                     return False
                 inference.updates.look("tensor_begins")
-                recorder.leave_until(recorder.enter(INPUT))
-                self._made_ns = recorder.turned_ns
+                self.begin(recorder)
         except Exception as error:  # noqa: BLE001  no error of ours may reach the program
             return self._lose(error)
         return True
@@ -49,6 +48,11 @@ class ArrayBatches:
                 self.end(recorder)
         except Exception as error:  # noqa: BLE001  as above
             self._lose(error)
+
+    def begin(self, recorder: Recorder) -> None:
+        """The first tensor of a batch is about to be made."""
+        recorder.leave_until(recorder.enter(INPUT))
+        self._made_ns = recorder.turned_ns
 
     def end(self, recorder: Recorder) -> None:
         """The batch is made, if no phase came since its last tensor was."""

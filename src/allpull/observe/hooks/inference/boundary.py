@@ -42,6 +42,7 @@ class Boundary:
         if self._toggle_requested or step in self._turns:
             self._switch(recorder, on=not self.on if self._toggle_requested else step == self._turns[0])
             self._toggle_requested = False
+            self.is_awaited = bool(self._calls) or self._turns != (0, None)
         for call in self._calls:
             call(step)
 

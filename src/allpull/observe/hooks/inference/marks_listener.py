@@ -51,7 +51,7 @@ class MarksListener:
         """A metric of the training."""
         recorder = self._inference.ready()
         if recorder is not None:
-            recorder.metric(name, value, step)
+            recorder.metric(name, value, self._inference.step_number if step is None else step)
 
     def remark(self, text: str) -> None:
         """A note for the readers of the run."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import functools
 from threading import get_ident
-from typing import Optional, Set
+from typing import TYPE_CHECKING, Optional, Set
 
 from ...recording.arrival import Arrival, Arrivals
 from ...recording.recorder import Recorder
 from ..safety import give_up, safely
 from ..session import Session
 from .boundary import Boundary
+
+if TYPE_CHECKING:
+    from .deferred import Deferred
 
 NOT_SEEN = -1  # the depth of a phase that is not recorded
 EVERY_STEP = {
@@ -32,30 +35,46 @@ class Phases:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.recorder: Optional[Recorder] = None
+        self._recorder: Optional[Recorder] = None
         self.failed: Set[str] = set()
         self.boundary = Boundary(session.job.watch)
         self._recording: Optional[Recorder] = None  # the recorder, while it records
         self._thread = get_ident()
         self._in_backward = False
-        self._arrivals = Arrivals(functools.partial(give_up, self, "arrival"))
+        self.arrivals = Arrivals(functools.partial(give_up, self, "arrival"))
+        self.deferred: Deferred
+
+    @property
+    def recorder(self) -> Optional[Recorder]:
+        """The recorder of this rank, which has recorded all calls so far."""
+        if self.deferred.is_on:
+            self.deferred.settle()
+        return self._recorder
+
+    @property
+    def step_number(self) -> int:
+        """The number of the step that runs, also where calls are only noted."""
+        if not self.deferred.is_on and self._recorder is not None:
+            return self._recorder.step_number
+        return self.deferred.step
 
     @safely("recording")
     def ready(self) -> Optional[Recorder]:
         """The recorder of this rank; called where a program trains, which makes this process a rank."""
-        if self.recorder is None:
-            self.recorder = self.session.begin()
+        recorder = self.recorder
+        if recorder is None:
+            recorder = self._recorder = self.session.begin()
             self._thread = get_ident()
-            if self.recorder is not None:
-                self._arrivals.serve(self.recorder)
-                self.recorder.paused = not self.boundary.on
-                self._recording = self.recorder if self.boundary.on else None
-        return self.recorder
+            if recorder is not None:
+                self.arrivals.serve(recorder)
+                recorder.paused = not self.boundary.on
+                self._recording = recorder if self.boundary.on else None
+        return recorder
 
     @safely("arrival")
     def reduces(self, arrival: Arrival) -> None:
         """A network was made that reduces its gradients in backward; ``arrival`` times when they are ready."""
-        self._arrivals.add(arrival)
+        self.arrivals.add(arrival)
         self.ready()
 
     def enter(self, place: int) -> int:

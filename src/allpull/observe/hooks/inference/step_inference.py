@@ -26,6 +26,7 @@ from ..safety import safely
 from ..session import Session
 from .array_batches import ArrayBatches
 from .batch_size import Batches, content_of
+from .deferred import Deferred
 from .evaluation import Evaluation, is_evaluating
 from .phases import NOT_SEEN, Phases
 from .rollout import Rollout
@@ -46,7 +47,7 @@ class StepInference(Phases):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._batches = Batches()
+        self.batches = Batches()
         self.loads = False
         self.arrays = ArrayBatches(self)
         self._saw_forward = False  # in this step
@@ -54,7 +55,7 @@ class StepInference(Phases):
         self._evaluation = Evaluation(self.end_step)
         self._rollout = Rollout(self.end_step)
         self.optimizers = 0
-        self._stepping: Dict[int, int] = {}  # optimizers that are stepping, with their depth
+        self.stepping: Dict[int, int] = {}  # optimizers that are stepping, with their depth
         self._stepped: Set[int] = set()
         self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number, begin of backward's collectives, by work
         self._unobserved = 0  # steps that an unobserved optimizer must have taken
@@ -62,6 +63,7 @@ class StepInference(Phases):
         self.steps_taken = 0  # by optimizers, whether or not they end a step
         self.steps_by_marks = False  # the program marks the ends of its steps itself
         self.epochs_by_marks = False
+        self.deferred = Deferred(self)
 
     def _ready_to_learn(self) -> None:
         """A process with an optimizer that fetches a batch or runs its network will train: its first step begins."""
@@ -73,7 +75,7 @@ class StepInference(Phases):
     @safely("loaders", NOT_SEEN)
     def pass_begins(self) -> int:
         """The iterator of a loader is being made, which may start its workers."""
-        recorder = self._recording
+        recorder = self.recorder and self._recording
         if recorder is None or not self.is_own_thread:
             return NOT_SEEN
         self._evaluation.look(recorder)
@@ -82,7 +84,8 @@ class StepInference(Phases):
     @safely("loaders")
     def pass_begun(self, iterator: int) -> None:
         """The iterator with id ``iterator`` is made."""
-        self._batches.begin(iterator)
+        self.deferred.settle()
+        self.batches.begin(iterator)
 
     def fetch_begins(self, iterator: int) -> int:
         """The program fetches a batch from the iterator with this id."""
@@ -90,7 +93,7 @@ class StepInference(Phases):
             if get_ident() != self._thread:
                 return self._fetch_elsewhere(iterator)
             recorder = self._recording
-            if recorder is None or recorder.stack or recorder.is_cut or iterator != self._batches.turned_to:
+            if recorder is None or recorder.stack or recorder.is_cut or iterator != self.batches.turned_to:
                 return self._fetch_after_step(iterator)
             return recorder.enter(INPUT)
         except Exception as error:  # noqa: BLE001
@@ -100,7 +103,7 @@ class StepInference(Phases):
         """Another thread fetches, which matters only if it turns out to be the one that trains."""
         if self._trains:
             return ELSEWHERE
-        self._batches.turn_to(iterator)
+        self.batches.turn_to(iterator)
         return NOT_SEEN
 
     def _fetch_after_step(self, iterator: int) -> int:
@@ -116,7 +119,7 @@ class StepInference(Phases):
             if recorder.is_cut and not is_evaluating(recorder):
                 self.end_step(recorder)
         self.loads = True
-        self._batches.turn_to(iterator)
+        self.batches.turn_to(iterator)
         return NOT_SEEN if self._recording is None else self._recording.enter(INPUT)
 
     def fetched(self, depth: int, batch: Any) -> None:
@@ -129,7 +132,7 @@ class StepInference(Phases):
                     return  # a loader inside a loader
             elif depth == ELSEWHERE:
                 return
-            self._batches.now.waiting.append(content_of(batch))
+            self.batches.now.waiting.append(content_of(batch))
         except Exception as error:  # noqa: BLE001
             self._lose("loaders", error)
 
@@ -165,17 +168,18 @@ class StepInference(Phases):
                 self.arrays.end(recorder)
             self._saw_forward = True
             if not self.loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
-                self._batches.give(content_of(inputs))  # once, also where an optimizer runs it many times (LBFGS)
+                self.batches.give(content_of(inputs))  # once, also where an optimizer runs it many times (LBFGS)
         elif self._recording is not None and self._rollout.collects and (not stack or stack[0] != EVALUATION):
             self._rollout.begin(self._recording)
             return NOT_SEEN
-        elif self._recording is not None and self._batches.is_new_pass:
+        elif self._recording is not None and self.batches.is_new_pass:
             self._evaluation.begin(self._recording)
         return NOT_SEEN if self._recording is None else self._recording.enter(FORWARD)
 
     @safely("evaluation")
     def evaluation_begins(self, is_training: Callable[[], bool]) -> None:
         """The program called ``eval()``, perhaps before its first step; this lasts until ``is_training()``."""
+        self.deferred.settle()
         self._ready_to_learn()
         if self._recording is not None and self.is_own_thread:
             self._rollout.end(self._recording)
@@ -200,6 +204,7 @@ class StepInference(Phases):
         """The program calls an environment, from whose answer it will learn; returns the depth for ``leave``."""
         if get_ident() != self._thread:
             return NOT_SEEN
+        self.deferred.settle()
         self._ready_to_learn()
         recorder = self._recording
         if recorder is None:
@@ -238,7 +243,7 @@ class StepInference(Phases):
         try:
             if self._in_backward or (get_ident() != self._thread and self._is_elsewhere()):
                 return NOT_SEEN
-            recorder, batches = self._recording or self.ready(), self._batches
+            recorder, batches = self._recording or self.ready(), self.batches
             if recorder is None:
                 return NOT_SEEN
             if recorder.stack:
@@ -254,14 +259,14 @@ class StepInference(Phases):
             elif not self.loads:
                 self.arrays.end(recorder)  # the next batch is made between forward and backward
             self._in_backward = True
-            if self._arrivals.any:
-                self._arrivals.begin()
+            if self.arrivals.any:
+                self.arrivals.begin()
             return recorder.enter(BACKWARD)
         except Exception as error:  # noqa: BLE001
             return self._lose("backward", error)
 
     def _epoch_begins(self, recorder: Recorder) -> None:
-        epoch = self._batches.begin_epoch()
+        epoch = self.batches.begin_epoch()
         if not self.epochs_by_marks:
             recorder.epoch(epoch)
 
@@ -277,6 +282,7 @@ class StepInference(Phases):
     @safely("optimizers")
     def makes_optimizer(self) -> None:
         """The program makes an optimizer."""
+        self.deferred.settle()
         self.optimizers += 1
 
     def optimizer_begins(self, number: int) -> None:
@@ -290,14 +296,14 @@ class StepInference(Phases):
             if recorder.is_cut and number in self._stepped:
                 self.end_step(recorder)
             depth = NOT_SEEN if recorder.paused else recorder.enter(OPTIMIZER)
-            self._stepping.setdefault(number, depth)  # an earlier call may have raised, or its base class steps
+            self.stepping.setdefault(number, depth)  # an earlier call may have raised, or its base class steps
         except Exception as error:  # noqa: BLE001
             self._lose("optimizers", error)
 
     def optimizer_ends(self, number: int) -> None:
         """Optimizer ``number`` has stepped."""
         try:
-            depth, recorder = self._stepping.pop(number, None), self.recorder
+            depth, recorder = self.stepping.pop(number, None), self.recorder
             if recorder is None or depth is None:
                 return
             if depth >= 0:
@@ -312,6 +318,7 @@ class StepInference(Phases):
                 self._stepped.add(number)
             else:
                 self.end_step(recorder)
+                self.deferred.consider(recorder)
         except Exception as error:  # noqa: BLE001
             self._lose("optimizers", error)
 
@@ -329,14 +336,14 @@ class StepInference(Phases):
             return
         if not self.steps_by_marks and "skipped" not in recorder.tags:
             recorder.tags.append("skipped")
-        self._stepping.setdefault(number, NOT_SEEN)
+        self.stepping.setdefault(number, NOT_SEEN)
         self.optimizer_ends(number)
 
     @safely("optimizers")
     def gradients_dropped(self) -> None:
         """Gradients are gone and no optimizer was ever seen to step: a compiled one steps out of sight."""
         recorder = self.recorder
-        if recorder is None or not recorder.passes or self._stepping or self.steps_by_marks:
+        if recorder is None or not recorder.passes or self.stepping or self.steps_by_marks:
             return
         if get_ident() != self._thread:
             return
@@ -357,6 +364,16 @@ class StepInference(Phases):
     def ends_of_steps_are_known(self) -> bool:
         """Whether an optimizer has stepped, or one is compiled, or the program marks its steps."""
         return bool(self.steps_taken) or self.steps_by_marks or self._unobserved >= UNOBSERVED
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether each step of the program is one of its only optimizer, and its phases are those of whole networks."""
+        several = self.optimizers > 1 or self.in_parts or self.steps_by_marks or self._unobserved
+        return self.batches.now.learned and not (several or self.stepping or self.reducing or self.failed)
+
+    def resumes(self, *, saw_forward: bool, in_backward: bool) -> None:
+        """Calls are followed one by one again, from here."""
+        self._saw_forward, self._in_backward = saw_forward, in_backward
 
     def end_step(self, recorder: Recorder) -> None:
         """Write the step that was cut; the next one begins."""

@@ -1,0 +1,57 @@
+"""What a calibration is made of, and what it gives: everything that a forecast of another job needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allpull.predict.calibration.measured import MeasuredRun
+from allpull.predict.calibration.parameters import Floats, Parameters
+from allpull.predict.job import Job
+from allpull.predict.terms.compute import Compute
+from allpull.predict.terms.lateness import Lateness
+from allpull.schema.probes import AllreduceAnswer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stated:
+    """Facts that a user states: the line rate between hosts, and the latency of a hop."""
+
+    link_bytes_per_s: float | None = None
+    latency_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Probe:
+    """An all-reduce probe: its run id, its answer and how many hosts it ran on."""
+
+    run: str
+    answer: AllreduceAnswer
+    hosts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Calibration:
+    """Everything that a forecast of another job needs.
+
+    ``job``: of the run with the most ranks, ``largest``. ``lead_s`` (draws, looks, buckets). ``algorithms``: those that
+    the data cannot tell apart, and ``algorithm`` (draws,) which of them each draw has. ``known_links``: whose rate
+    is known. ``error``: how far the model is from the measured steps it was fitted to, relative.
+    """
+
+    job: Job
+    largest: MeasuredRun
+    runs: Sequence[MeasuredRun]
+    probes: Sequence[Probe]
+    parameters: Parameters
+    compute: Compute
+    lateness: Lateness
+    lead_s: Floats
+    algorithms: tuple[str, ...]
+    algorithm: NDArray[np.intp]
+    known_links: frozenset[str]
+    error: float = 0.0
+    notes: tuple[str, ...] = ()

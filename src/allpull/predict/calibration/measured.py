@@ -1,0 +1,206 @@
+"""What one run measured: the work of its ranks, when its buckets were ready, and how long they took."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from allpull.analyse.aligned import AlignedRun
+from allpull.errors import AllpullError
+from allpull.predict.calibration.parameters import Floats
+from allpull.replay.engine import total_work_s
+from allpull.replay.recording.build import record_window
+from allpull.replay.recording.step_choice import NoWindow
+from allpull.replay.window import CALL, REDUCE, Window
+
+LEAST_STEPS = 20  # two blocks of the bootstrap: fewer show no spread
+PERIODIC = ("evaluation", "checkpoint")
+UNEVEN_SHARE = 0.02  # of rank-steps: with more of another batch, the batch of a step is not one number
+
+
+class CannotCalibrate(AllpullError):
+    """A run that a forecast cannot be fitted to; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasuredRun:
+    """One run, in its regular steps; times in s.
+
+    ``work_s`` (steps, ranks): of a rank between two synchronisations, without time blocked in collectives; ``input_s``
+    (steps,): the part of it spent waiting for input, mean over ranks. ``lead_s`` and ``bucket_s`` (steps, buckets):
+    how long before the last gradient each bucket was ready, mean over ranks, and how long it took; ``tail_s``
+    (steps,): from its end until ranks go on. ``calls_s`` (steps,): transfers of other collectives, mean over ranks.
+    ``step_s``: mean step. ``host_of`` (ranks,): the number of each rank's host. ``per_step``: reductions per step.
+    ``bucket_bytes`` (buckets,), None: not known. ``is_whole_lane``: the time of each bucket is known, not only the
+    exposed part of all of them.
+    """
+
+    run: str
+    backend: str | None
+    ranks: int
+    hosts: int
+    host_of: NDArray[np.intp]
+    batch: float | None
+    work_s: Floats
+    input_s: Floats
+    lead_s: Floats
+    bucket_s: Floats
+    tail_s: Floats
+    calls_s: Floats
+    step_s: float
+    per_step: int
+    bucket_bytes: Floats | None
+    is_whole_lane: bool
+    complete: bool
+    gaps: tuple[str, ...]
+
+    @property
+    def steps(self) -> int:
+        """Regular steps."""
+        return int(self.work_s.shape[0])
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Ranks and hosts."""
+        return self.ranks, self.hosts
+
+
+def measure(aligned: AlignedRun) -> MeasuredRun:
+    """What ``aligned`` measured.
+
+    Raises:
+        CannotCalibrate: it has too few steps, or they do not show what ranks exchange.
+    """
+    record = aligned.data.record
+    window = record_window(aligned)
+    if isinstance(window, NoWindow):
+        raise CannotCalibrate(f"{record.id}: {window.reason}")
+    hosts = [aligned.data.headers[rank].host for rank in range(window.ranks)]
+    host_of = np.unique(hosts, return_inverse=True)[1].astype(np.intp)
+    return measured(
+        window,
+        run=record.id,
+        backend=_backend(aligned),
+        host_of=host_of,
+        stated_batch=None if record.global_batch is None else record.global_batch / record.ranks,
+    )
+
+
+def measured(
+    window: Window,
+    *,
+    run: str,
+    backend: str | None,
+    host_of: NDArray[np.intp],
+    stated_batch: float | None = None,
+) -> MeasuredRun:
+    """What ``window`` measured.
+
+    Raises:
+        CannotCalibrate: it has too few regular steps, reductions that differ between steps, or batches that do.
+    """
+    regular = ~window.odd
+    for name in PERIODIC:
+        regular &= ~(window.per_step(name) > 0).any(axis=1)
+    count = int(regular.sum())
+    if count < LEAST_STEPS:
+        raise CannotCalibrate(
+            f"{run}: {count} regular steps after warm-up are too few to fit", hint=f"train {LEAST_STEPS + 10} or more"
+        )
+    per_step = _per_step(window, regular, run)
+    lane = window.reductions
+    work_s = _work(window)[regular]
+    if lane is None or per_step == 0:
+        lead_s, bucket_s, tail_s, size_bytes = (np.zeros((count, 1)), np.zeros((count, 1)), np.zeros(count), None)
+    else:
+        lead_s = _by_step(lane.lead_s.mean(axis=2), window)[regular]
+        bucket_s = _by_step(lane.seconds, window)[regular]
+        tail_s = _by_step(lane.tail_s.mean(axis=1)[:, None], window)[regular, 0] * per_step
+        size_bytes = None if lane.size_bytes is None else lane.size_bytes.astype(np.float64)
+    calls = np.zeros((window.steps.size, window.ranks))
+    at = window.kind == CALL
+    np.add.at(calls, window.step_of[at], window.transfer_s[at])
+    return MeasuredRun(
+        run=run,
+        backend=backend,
+        ranks=window.ranks,
+        hosts=int(np.unique(host_of).size),
+        host_of=host_of,
+        batch=_batch(window, regular, stated_batch, run),
+        work_s=work_s,
+        input_s=window.per_step("input")[regular].mean(axis=1),
+        lead_s=lead_s,
+        bucket_s=bucket_s,
+        tail_s=tail_s,
+        calls_s=calls[regular].mean(axis=1),
+        step_s=float(window.wall_s[regular].mean()),
+        per_step=per_step,
+        bucket_bytes=size_bytes,
+        is_whole_lane=window.level == "bucket",
+        complete=window.complete,
+        gaps=tuple(gap.text for gap in window.gaps),
+    )
+
+
+def _per_step(window: Window, regular: NDArray[np.bool_], run: str) -> int:
+    """Reductions of each regular step.
+
+    Raises:
+        CannotCalibrate: they differ, or only some steps have any.
+    """
+    counts = np.bincount(window.step_of[window.kind == REDUCE], minlength=window.steps.size)[regular]
+    if counts.min() != counts.max():
+        raise CannotCalibrate(
+            f"{run}: the observation has {counts.min()} to {counts.max()} reductions of gradients per step: "
+            "what ranks exchange is known of some steps only"
+        )
+    lane = window.reductions
+    if counts[0] > 0 and lane is not None and lane.networks is not None and np.unique(lane.networks).size > 1:
+        raise CannotCalibrate(f"{run}: several networks are reduced: forecasts are of one")
+    return int(counts[0])
+
+
+def _work(window: Window) -> Floats:
+    """Work of each rank in each step, (steps, ranks)."""
+    total = np.zeros((window.steps.size, window.ranks))
+    np.add.at(total, window.step_of, total_work_s(window))
+    return total
+
+
+def _by_step(values: Floats, window: Window) -> Floats:
+    """Means over the reductions of each step of ``values`` (reductions, …)."""
+    of_step = window.step_of[window.kind == REDUCE]
+    sums = np.zeros((window.steps.size, *values.shape[1:]))
+    np.add.at(sums, of_step, values)
+    counts = np.bincount(of_step, minlength=window.steps.size)
+    means: Floats = sums / np.maximum(counts, 1)[:, None]
+    return means
+
+
+def _batch(window: Window, regular: NDArray[np.bool_], stated: float | None, run: str) -> float | None:
+    """Samples of a rank per step; ``stated`` where none were recorded.
+
+    Raises:
+        CannotCalibrate: they differ between ranks or steps.
+    """
+    samples = window.samples[regular]
+    known = samples[np.isfinite(samples)]
+    if not known.size:
+        return stated
+    usual, times = Counter(known.tolist()).most_common(1)[0]
+    if times < (1 - UNEVEN_SHARE) * known.size:
+        raise CannotCalibrate(
+            f"{run}: ranks had {known.min():g} to {known.max():g} samples per step: a forecast needs one batch",
+            hint="train with the same batch on every rank",
+        )
+    return float(usual)
+
+
+def _backend(aligned: AlignedRun) -> str | None:
+    """The back-end of the process group, in lower case; None: not recorded."""
+    groups = [group for log in aligned.data.events.values() for group in log.process_groups]
+    named = next((group.backend for group in groups if group.backend), None)
+    return None if named is None else named.lower()

@@ -1,0 +1,196 @@
+"""Forecast larger sizes from runs: what is requested, what is refused, and the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.programs import by_program, has_steps, program, titles
+from allpull.errors import BadInput
+from allpull.predict import forecast as forecasts
+from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
+from allpull.predict.calibration.fit import calibrate
+from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun, measure
+from allpull.predict.job import Job
+from allpull.schema.base import tag
+from allpull.schema.forecast import ForecastResult, NextMeasurement
+from allpull.units import percent
+
+MOST_RANKS = 10_000_000
+NOTED_ERROR = 0.03  # of a step: the error that a forecast of a rehearsed cluster may have
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What is to be forecast.
+
+    ``ranks``: the sizes. ``hosts``: of each size, None: as many as ``ranks_per_host`` needs, by default that of
+    the largest run. ``batch``: samples per rank and step, None: as measured; or ``global_batch`` of all ranks together.
+    ``calibrate``: how many of the smallest sizes to calibrate with, None: all.
+    """
+
+    ranks: tuple[int, ...]
+    hosts: tuple[int, ...] | None = None
+    ranks_per_host: int | None = None
+    batch: float | None = None
+    global_batch: float | None = None
+    calibrate: int | None = None
+    stated: Stated | None = None
+
+
+def forecast_runs(runs: Sequence[AlignedRun], probes: Sequence[Probe], request: Request) -> ForecastResult:
+    """Forecast ``request`` from ``runs``.
+
+    Raises:
+        BadInput: the request contradicts itself, or there is no run of a training.
+    """
+    _check(request)
+    trained = [run for run in runs if has_steps(run.data)]
+    if not trained:
+        raise BadInput("no run of a training was given", hint="give run directories of allpull run or train")
+    name = program(trained[0].data.record).name
+    groups = by_program(trained)
+    if len(groups) > 1:
+        mixed = " and ".join(titles([program(group[0].data.record) for group in groups]))
+        return _refusal(name, f"the runs are of several programs: {mixed}")
+    try:
+        measured = _one_batch([measure(run) for run in trained], request)
+        used, held_back = _split(measured, request.calibrate)
+        calibration = calibrate(used, probes, request.stated)
+    except CannotCalibrate as error:
+        return _refusal(name, error.message)
+    return _result(name, calibration, held_back, request)
+
+
+def _check(request: Request) -> None:
+    """Whether a request makes sense.
+
+    Raises:
+        BadInput: it does not.
+    """
+    if not request.ranks:
+        raise BadInput("no size to forecast", hint="such as --ranks 8,16,64")
+    if not all(1 <= one <= MOST_RANKS for one in request.ranks):
+        raise BadInput(f"--ranks: a number of ranks is 1 to {MOST_RANKS:,}", hint="such as --ranks 8,16,64")
+    if request.hosts is not None and len(request.hosts) != len(request.ranks):
+        raise BadInput("--hosts needs as many numbers as --ranks", hint="such as --ranks 8,16 --hosts 2,4")
+    if request.hosts is not None and request.ranks_per_host is not None:
+        raise BadInput("--hosts and --ranks-per-host say the same twice", hint="give one of them")
+    for ranks, hosts in zip(request.ranks, request.hosts or (), strict=False):
+        if not 1 <= hosts <= ranks:
+            raise BadInput(f"--hosts: {ranks:,} ranks are on 1 to {ranks:,} hosts, not {hosts:,}")
+    if request.batch is not None and request.global_batch is not None:
+        raise BadInput("--batch and --global-batch say the same twice", hint="give one of them")
+    for name, value in (("batch", request.batch), ("global-batch", request.global_batch)):
+        if value is not None and value <= 0:
+            raise BadInput(f"--{name}: a batch has at least one sample")
+    if request.calibrate is not None and request.calibrate < 1:
+        raise BadInput("--calibrate: at least one size is needed")
+
+
+def _one_batch(measured: list[MeasuredRun], request: Request) -> list[MeasuredRun]:
+    """``measured``, whose batches may differ if the request names one.
+
+    Raises:
+        CannotCalibrate: they differ and it does not.
+    """
+    batches = sorted({run.batch for run in measured if run.batch is not None})
+    if len(batches) > 1 and request.batch is None and request.global_batch is None:
+        listed = ", ".join(f"{one:g}" for one in batches)
+        raise CannotCalibrate(
+            f"the runs have {listed} samples per rank and step: name the batch of the forecast, "
+            "--batch per rank or --global-batch of all ranks"
+        )
+    return measured
+
+
+def _split(measured: list[MeasuredRun], count: int | None) -> tuple[list[MeasuredRun], list[MeasuredRun]]:
+    """The runs of the ``count`` smallest sizes, and those held back."""
+    sizes = sorted({run.ranks for run in measured})
+    kept = set(sizes if count is None else sizes[:count])
+    return [run for run in measured if run.ranks in kept], [run for run in measured if run.ranks not in kept]
+
+
+def _jobs(calibration: Calibration, held_back: Sequence[MeasuredRun], request: Request) -> Iterator[Job]:
+    """The jobs of a request and those held back, by their ranks."""
+    usual = calibration.job.ranks_per_host if request.ranks_per_host is None else request.ranks_per_host
+    places = {ranks: -(-ranks // min(usual, ranks)) for ranks in request.ranks}
+    if request.hosts is not None:
+        places |= dict(zip(request.ranks, request.hosts, strict=True))
+    places = {**{run.ranks: run.hosts for run in held_back}, **places}
+    for ranks, hosts in sorted(places.items()):
+        batch = calibration.job.batch if request.batch is None else request.batch
+        if request.global_batch is not None:
+            batch = request.global_batch / ranks
+        yield replace(calibration.job, ranks=ranks, hosts=hosts, batch=batch)
+
+
+def _result(name: str, calibration: Calibration, held_back: Sequence[MeasuredRun], request: Request) -> ForecastResult:
+    made, refused = [], []
+    for job in _jobs(calibration, held_back, request):
+        reason = forecasts.refusal(job, calibration)
+        if reason is None:
+            made.append(forecasts.forecast(job, calibration, held_back))
+        else:
+            refused.append(forecasts.refused(job, reason))
+    nothing = "; ".join(dict.fromkeys(one.reason for one in refused))
+    measurement = forecasts.next_measurement(made, calibration)
+    if measurement is None and refused:
+        measurement = _missing(refused[-1].hosts, calibration)
+    return ForecastResult(
+        schema=tag("forecast"),
+        program=name,
+        calibration=forecasts.runs_used(calibration),
+        speedup_reference=forecasts.reference(calibration).ranks if made else None,
+        parameters=forecasts.parameter_records(calibration, [one.job for one in made]),
+        predictions=[forecasts.size(one, calibration) for one in made],
+        baselines=[base for one in made for base in forecasts.baselines(one, calibration)],
+        waterfall=[],
+        refused=None if made else nothing,
+        refused_sizes=refused,
+        next_measurement=measurement,
+        notes=list(_notes(calibration)),
+    )
+
+
+def _missing(hosts: int, calibration: Calibration) -> NextMeasurement | None:
+    """What would answer a refused size: a run that exchanges gradients where the size would."""
+    if not calibration.job.bucket_bytes:
+        return NextMeasurement(parameter="exchange", command="the same training on 2 ranks", share=1.0)
+    where = "2 hosts" if hosts > 1 else "2 ranks of one host"
+    return NextMeasurement(parameter="exchange", command=f"the same training on {where}", share=1.0)
+
+
+def _notes(calibration: Calibration) -> Iterator[str]:
+    yield from calibration.notes
+    yield from (f"lateness: {reason}" for reason in calibration.lateness.reasons)
+    if calibration.error > NOTED_ERROR:
+        by = percent(calibration.error, 1)
+        yield f"the model misses the runs that it was fitted to by {by}: intervals include it"
+    if len({run.ranks for run in calibration.runs}) == 1:
+        yield "one number of ranks does not show how anything grows: the growth is that of the model"
+    if not calibration.largest.complete:
+        yield f"{calibration.largest.run}: not all ranks were recorded; others may have been later"
+    if calibration.largest.ranks > 1 and not calibration.largest.is_whole_lane:
+        yield (
+            f"{calibration.largest.run}: when buckets were ready was not recorded: the exposed part of the exchange "
+            "counts as all of it, so that larger sizes may be slower"
+        )
+
+
+def _refusal(name: str, reason: str) -> ForecastResult:
+    return ForecastResult(
+        schema=tag("forecast"),
+        program=name,
+        calibration=[],
+        speedup_reference=None,
+        parameters=[],
+        predictions=[],
+        baselines=[],
+        waterfall=[],
+        refused=reason,
+        refused_sizes=[],
+        next_measurement=None,
+        notes=[],
+    )

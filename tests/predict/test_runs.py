@@ -1,0 +1,181 @@
+"""Forecasts from windows whose truth an event-driven simulation knows, and what must be refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.replay.oracle import simulate
+from tests.replay.windows import jitter, window
+
+from allpull.errors import BadInput
+from allpull.predict import runs
+from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
+from allpull.predict.calibration.fit import calibrate
+from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun, measured
+from allpull.predict.runs import Request
+from allpull.replay.window import Window
+from allpull.schema.base import tag
+from allpull.schema.forecast import ForecastResult
+from allpull.schema.probes import AllreduceAnswer, Repetitions
+
+STEPS = 40
+SIZES = (1_000_000, 25_000_000, 25_000_000, 8_000_000)
+LEADS_S = (0.06, 0.04, 0.02, 0.0)
+ALPHA_S, BYTES_PER_S = 200e-6, 1e9
+FORWARD_S, BACKWARD_S = 0.03, 0.08
+
+
+def all_reduce_s(ranks: int, size_bytes: float, rate: float = BYTES_PER_S) -> float:
+    """A ring, message by message."""
+    return sum(ALPHA_S + size_bytes / ranks / rate for _ in range(2 * (ranks - 1)))
+
+
+def trained(ranks: int, *, rate: float = BYTES_PER_S, batch: float = 32.0, seed: int = 0, **more: object) -> Window:
+    """A window of ``ranks`` hosts of one rank each."""
+    noise = jitter(ranks, STEPS, sd_s=0.001, seed=seed + ranks)
+    scale = batch / 32
+    return window(
+        ranks,
+        STEPS,
+        bucket_s=[all_reduce_s(ranks, size, rate) for size in SIZES] if ranks > 1 else [1e-9] * len(SIZES),
+        lead_s=[one * scale for one in LEADS_S],
+        sizes=SIZES,
+        samples=batch,
+        forward=FORWARD_S * scale + noise,
+        backward=BACKWARD_S * scale,
+        optimizer=0.002,
+        **more,
+    )
+
+
+def run_of(one: Window, *, hosts: int | None = None, backend: str = "gloo") -> MeasuredRun:
+    count = one.ranks if hosts is None else hosts
+    host_of = np.arange(one.ranks) * count // one.ranks
+    return measured(one, run=f"n{one.ranks}", backend=backend, host_of=host_of.astype(np.intp))
+
+
+def forecast(calibration: Calibration, *ranks: int, **request: object) -> ForecastResult:
+    return runs._result("program", calibration, (), Request(ranks=ranks, **request))
+
+
+def truth_s(ranks: int) -> float:
+    """The mean step of an independent simulation."""
+    return float(simulate(trained(ranks, seed=100))[-1].max()) / STEPS
+
+
+@pytest.fixture(scope="module")
+def calibration() -> Calibration:
+    return calibrate([run_of(trained(1)), run_of(trained(2))])
+
+
+@pytest.mark.parametrize("ranks", [4, 8, 16])
+def test_larger_sizes_are_those_of_the_simulation(calibration: Calibration, ranks: int) -> None:
+    size = forecast(calibration, ranks).predictions[0]
+    assert size.step_s.value == pytest.approx(truth_s(ranks), rel=0.03)
+    assert size.step_s.includes(truth_s(ranks))
+    assert sum(size.terms.values()) == pytest.approx(size.step_s.value)
+    assert size.throughput.value == pytest.approx(32 * ranks / size.step_s.value, rel=1e-6)
+    assert size.efficiency.value == pytest.approx(size.speedup.value / ranks)
+
+
+def test_intervals_widen_with_distance_and_sizes_stay_in_order(calibration: Calibration) -> None:
+    sizes = forecast(calibration, 4, 32, 512, 16_384).predictions
+    widths = [(one.step_s.high - one.step_s.low) / one.step_s.value for one in sizes]
+    assert widths == sorted(widths)
+    assert [one.step_s.value for one in sizes] == sorted(one.step_s.value for one in sizes)
+    assert sizes[-1].extrapolation == 8192
+
+
+def test_links_are_found_and_a_probe_narrows_the_latency(calibration: Calibration) -> None:
+    times = {size: [all_reduce_s(2, size)] * 20 for size in (1024, 65_536, 1 << 20, 1 << 24)}
+    answer = AllreduceAnswer(
+        schema=tag("allreduce"),
+        ranks=2,
+        backend="gloo",
+        device="cpu",
+        results=[Repetitions(size_bytes=size, times_s=some) for size, some in times.items()],
+    )
+    probed = calibrate([run_of(trained(2))], [Probe(run="probe", answer=answer, hosts=2)])
+    assert 1 / np.median(probed.parameters["network time per byte"]) == pytest.approx(BYTES_PER_S, rel=0.02)
+    assert np.median(probed.parameters["network latency"]) == pytest.approx(ALPHA_S, rel=0.05)
+    widths = [
+        np.subtract(*np.quantile(one.parameters["network latency"], [0.95, 0.05])) for one in (calibration, probed)
+    ]
+    assert widths[1] < widths[0] / 5
+    assert probed.parameters.by_name["network latency"].state == "measured"
+    assert calibration.parameters.by_name["network latency"].state == "weakly identified"
+
+
+def test_the_next_measurement_is_the_probe_of_the_latency(calibration: Calibration) -> None:
+    measurement = forecast(calibration, 1024).next_measurement
+    assert measurement is not None
+    assert measurement.parameter == "network latency"
+    assert measurement.command.startswith("allpull probe allreduce")
+
+
+def test_a_stated_link_replaces_nothing_but_what_is_between_hosts() -> None:
+    one = run_of(trained(1))
+    alone = forecast(calibrate([one]), 4, ranks_per_host=1)
+    assert alone.refused is not None
+    one_host = run_of(trained(2), hosts=1)
+    refused = forecast(calibrate([one_host]), 8, 2, ranks_per_host=2)
+    assert [size.ranks for size in refused.refused_sizes] == [8]
+    assert [size.ranks for size in refused.predictions] == [2]
+    stated = forecast(
+        calibrate([one_host], stated=Stated(link_bytes_per_s=BYTES_PER_S / 0.85, latency_s=ALPHA_S)),
+        8,
+        ranks_per_host=1,
+    )
+    step_s = stated.predictions[0].step_s
+    assert step_s.includes(truth_s(8))
+    assert any(one.source == "stated" and one.state == "assumed" for one in stated.parameters)
+
+
+def test_algorithms_that_the_data_cannot_tell_apart_are_bracketed() -> None:
+    calibration = calibrate([run_of(trained(2), backend="nccl")])
+    assert set(calibration.algorithms) == {"ring", "tree", "two-level"}
+    wide, narrow = (
+        forecast(calibrate([run_of(trained(2), backend=name)]), 16).predictions[0].step_s for name in ("nccl", "gloo")
+    )
+    assert wide.high - wide.low > narrow.high - narrow.low
+    both = calibrate([run_of(trained(2), backend="nccl"), run_of(trained(8), backend="nccl")])
+    assert "tree" not in both.algorithms  # a tree's bytes would not have grown from 2 ranks to 8
+
+
+def test_batches_are_a_line_or_refused() -> None:
+    one = calibrate([run_of(trained(2, batch=32))])
+    assert "how compute grows" in (forecast(one, 4, batch=64.0).refused or "")
+    two = calibrate([run_of(trained(1, batch=16)), run_of(trained(1, batch=64)), run_of(trained(2, batch=32))])
+    size = forecast(two, 4, batch=64.0).predictions[0]
+    simulated = float(simulate(trained(4, batch=64, seed=100))[-1].max()) / STEPS
+    assert size.step_s.value == pytest.approx(simulated, rel=0.03)
+    strong = forecast(two, 2, 4, global_batch=128.0).predictions
+    assert [one.batch for one in strong] == [64, 32]
+
+
+def test_what_cannot_be_fitted_is_refused() -> None:
+    with pytest.raises(CannotCalibrate, match="too few"):
+        run_of(window(2, 10))
+    uneven = np.tile([32.0, 16.0], (STEPS, 1))
+    with pytest.raises(CannotCalibrate, match="16 to 32 samples"):
+        run_of(window(2, STEPS, samples=uneven))
+    with pytest.raises(CannotCalibrate, match="saw no reduction"):
+        calibrate([run_of(window(2, STEPS, reduces=False))])
+    slow = [run_of(trained(1, batch=16)), run_of(window(1, STEPS, samples=64.0, forward=0.001, backward=0.001))]
+    with pytest.raises(CannotCalibrate, match="took less time"):
+        calibrate(slow)
+
+
+def test_requests_that_contradict_themselves_are_bad_input() -> None:
+    for request in (
+        Request(ranks=()),
+        Request(ranks=(0,)),
+        Request(ranks=(8,), hosts=(1, 2)),
+        Request(ranks=(8,), hosts=(16,)),
+        Request(ranks=(8,), hosts=(1,), ranks_per_host=2),
+        Request(ranks=(8,), batch=1.0, global_batch=8.0),
+        Request(ranks=(8,), batch=0.0),
+        Request(ranks=(8,), calibrate=0),
+    ):
+        with pytest.raises(BadInput):
+            runs._check(request)
