@@ -16,7 +16,7 @@ from allpull.predict.calibration.training import (
     checkpoint_s,
     epoch_parts,
     measured_power,
-    target_from_runs,
+    reached_accuracy,
 )
 from allpull.predict.job import Job
 from allpull.predict.target import (
@@ -114,7 +114,8 @@ def forecast_targets(
 
 def _target(runs: Sequence[AlignedRun], request: TargetRequest) -> Target:
     if request.accuracy is not None:
-        return target_from_runs(runs, request.accuracy)
+        reached = reached_accuracy(runs, request.accuracy)
+        return Target(name=reached.name, source="runs", points=reached.points, notes=reached.notes)
     if request.epochs is not None:
         return stated_epochs(request.epochs)
     assert request.epochs_from is not None

@@ -16,7 +16,7 @@ from allpull.predict.calibration.training import (
     checkpoint_s,
     epoch_parts,
     measured_power,
-    target_from_runs,
+    reached_accuracy,
 )
 from allpull.rundir.read.counters import GPUS_SCHEMA
 from allpull.rundir.read.run import RunData, read_run
@@ -36,27 +36,27 @@ def with_spec(data: RunData, **train: object) -> AlignedRun:
 
 
 def test_epochs_to_an_accuracy(data: RunData) -> None:
-    target = target_from_runs([AlignedRun(data)], 0.15)
-    assert (target.points, target.source, target.recipe) == (((20.0, 2.0),), "runs", None)
-    assert target_from_runs([AlignedRun(data)], 0.1).points == ((20.0, 1.0),)
+    target = reached_accuracy([AlignedRun(data)], 0.15)
+    assert (target.points, target.name) == (((20.0, 2.0),), "0.15 of test_top1")
+    assert reached_accuracy([AlignedRun(data)], 0.1).points == ((20.0, 1.0),)
 
 
 def test_an_accuracy_that_no_run_reached(data: RunData) -> None:
     with pytest.raises(BadInput, match=r"best is 0\.2"):
-        target_from_runs([AlignedRun(data)], 0.5)
+        reached_accuracy([AlignedRun(data)], 0.5)
 
 
 @pytest.mark.parametrize("accuracy", [0, 1, 75.9, -0.1, float("nan")])
 def test_no_accuracy(data: RunData, accuracy: float) -> None:
     with pytest.raises(BadInput, match="no fraction"):
-        target_from_runs([AlignedRun(data)], accuracy)
+        reached_accuracy([AlignedRun(data)], accuracy)
 
 
 def test_recipes_are_not_mixed(data: RunData) -> None:
     with pytest.raises(BadInput, match=r"train\.optimizer"):
-        target_from_runs([AlignedRun(data), with_spec(data, optimizer="lars")], 0.15)
+        reached_accuracy([AlignedRun(data), with_spec(data, optimizer="lars")], 0.15)
     other_rate = with_spec(data, lr=0.7, warmup_epochs=3)
-    assert len(target_from_runs([AlignedRun(data), other_rate], 0.15).points) == 2
+    assert len(reached_accuracy([AlignedRun(data), other_rate], 0.15).points) == 2
 
 
 def test_parts_of_an_epoch(data: RunData) -> None:

@@ -16,7 +16,6 @@ from allpull.analyse.io.over_time import energy_of_epochs
 from allpull.analyse.steps.pauses import pause_spans
 from allpull.errors import BadInput
 from allpull.predict.calibration.parameters import Floats
-from allpull.predict.target import Target
 from allpull.units import NS_PER_S
 
 RECIPE = {
@@ -29,6 +28,15 @@ RECIPE = {
 }
 """Options of the trainer that E0 and Bc belong to; learning rate, warm-up and length follow the batch."""
 WINDOWS = 10  # of a run, whose mean powers are resampled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachedAccuracy:
+    """The (global batch, epochs) of trainings of one recipe that reached an accuracy, and what to know of them."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -77,7 +85,7 @@ def epoch_parts(runs: Sequence[AlignedRun]) -> EpochParts | None:
     return None
 
 
-def target_from_runs(runs: Sequence[AlignedRun], wanted: float) -> Target:
+def reached_accuracy(runs: Sequence[AlignedRun], wanted: float) -> ReachedAccuracy:
     """The epochs that ``runs``, of one program, took to an accuracy of ``wanted``, a fraction.
 
     Raises:
@@ -109,11 +117,8 @@ def target_from_runs(runs: Sequence[AlignedRun], wanted: float) -> Target:
             f"the recipes of these runs differ in {', '.join(differing)}: their epochs to an accuracy do not compare",
             hint="give runs that differ in ranks and batch alone, or state --epochs",
         )
-    return Target(
-        name=f"{wanted:g} of {metric}",
-        source="runs",
-        points=tuple(points),
-        notes=tuple(_notes(len(points), missed)),
+    return ReachedAccuracy(
+        name=f"{wanted:g} of {metric}", points=tuple(points), notes=tuple(_notes(len(points), missed))
     )
 
 
