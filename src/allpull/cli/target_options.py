@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -40,7 +41,9 @@ Watts = Annotated[
     float | None,
     typer.Option("--watts", metavar="W", min=0, help="Mean power of a rank. [default: as recorded of accelerators]"),
 ]
-HostWatts = Annotated[float, typer.Option("--host-watts", metavar="W", min=0, help="Mean power of a host besides.")]
+HostWatts = Annotated[
+    float | None, typer.Option("--host-watts", metavar="W", min=0, help="Mean power of a host besides. [default: 0]")
+]
 Checkpoint = Annotated[
     str | None,
     typer.Option("--checkpoint", metavar="TIME", help="What writing a checkpoint takes. [default: as in the runs]"),
@@ -62,51 +65,35 @@ Failures = Annotated[
 ]
 
 
-def target_request(
-    *,
-    accuracy: float | None,
-    epochs: float | None,
-    epochs_from: str | None,
-    epoch_samples: float | None,
-    price: str | None,
-    watts: float | None,
-    host_watts: float,
-    checkpoint: str | None,
-    checkpoint_every: str | None,
-    restart: str | None,
-    failures: str | None,
-) -> TargetRequest | None:
-    """What these options ask for; None: nothing.
+NAMES = (
+    *("target", "epochs", "epochs_from", "epoch_samples", "price", "watts", "host_watts"),
+    *("checkpoint", "checkpoint_every", "restart", "failures"),
+)
+"""Parameters of the command that these options are."""
+
+
+def target_request(options: Mapping[str, Any]) -> TargetRequest | None:
+    """What the parameters ``NAMES`` of ``options`` ask for; None: nothing.
 
     Raises:
         BadInput: one of them makes no sense, or they name no target, or several.
     """
-    values = (
-        accuracy,
-        epochs,
-        epochs_from,
-        epoch_samples,
-        price,
-        watts,
-        checkpoint,
-        checkpoint_every,
-        restart,
-        failures,
-    )
-    if all(value is None for value in values) and not host_watts:
+    if all(options[name] is None for name in NAMES):
         return None
     from allpull.predict.targets import TargetRequest  # noqa: PLC0415  numpy is not needed for --help
 
+    price, failures, checkpoint = options["price"], options["failures"], options["checkpoint"]
+    every, restart = options["checkpoint_every"], options["restart"]
     return TargetRequest(
-        accuracy=accuracy,
-        epochs=epochs,
-        epochs_from=epochs_from,
-        epoch_samples=epoch_samples,
+        accuracy=options["target"],
+        epochs=options["epochs"],
+        epochs_from=options["epochs_from"],
+        epoch_samples=options["epoch_samples"],
         price=None if price is None else parse_price(price),
-        rank_w=watts,
-        host_w=host_watts,
+        rank_w=options["watts"],
+        host_w=options["host_watts"] or 0.0,
         checkpoint_s=None if checkpoint is None else parse_time_s(checkpoint),
-        checkpoint_every_s=None if checkpoint_every is None else parse_time_s(checkpoint_every),
+        checkpoint_every_s=None if every is None else parse_time_s(every),
         restart_s=0.0 if restart is None else parse_time_s(restart),
         failure_rate=None if failures is None else parse_failures(failures),
     )

@@ -13,8 +13,10 @@ from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
 from allpull.predict.calibration.fit import calibrate
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun, measure
 from allpull.predict.job import Job
+from allpull.predict.targets import TargetRequest, forecast_targets
 from allpull.schema.base import tag
 from allpull.schema.forecast import ForecastResult, NextMeasurement
+from allpull.schema.target import TargetForecast
 from allpull.units import percent
 
 MOST_RANKS = 10_000_000
@@ -27,7 +29,7 @@ class Request:
 
     ``ranks``: the sizes. ``hosts``: of each size, None: as many as ``ranks_per_host`` needs, by default that of
     the largest run. ``batch``: samples per rank and step, None: as measured; or ``global_batch`` of all ranks together.
-    ``calibrate``: how many of the smallest sizes to calibrate with, None: all.
+    ``calibrate``: how many of the smallest sizes to calibrate with, None: all. ``target``: what a training ends at.
     """
 
     ranks: tuple[int, ...]
@@ -37,6 +39,7 @@ class Request:
     global_batch: float | None = None
     calibrate: int | None = None
     stated: Stated | None = None
+    target: TargetRequest | None = None
 
 
 def forecast_runs(runs: Sequence[AlignedRun], probes: Sequence[Probe], request: Request) -> ForecastResult:
@@ -60,7 +63,8 @@ def forecast_runs(runs: Sequence[AlignedRun], probes: Sequence[Probe], request: 
         calibration = calibrate(used, probes, request.stated)
     except CannotCalibrate as error:
         return _refusal(name, error.message)
-    return _result(name, calibration, held_back, request)
+    kept = {run.run for run in used}
+    return _result(name, calibration, held_back, request, [run for run in trained if run.data.record.id in kept])
 
 
 def _check(request: Request) -> None:
@@ -126,7 +130,13 @@ def _jobs(calibration: Calibration, held_back: Sequence[MeasuredRun], request: R
         yield replace(calibration.job, ranks=ranks, hosts=hosts, batch=batch)
 
 
-def _result(name: str, calibration: Calibration, held_back: Sequence[MeasuredRun], request: Request) -> ForecastResult:
+def _result(
+    name: str,
+    calibration: Calibration,
+    held_back: Sequence[MeasuredRun],
+    request: Request,
+    runs: Sequence[AlignedRun] = (),
+) -> ForecastResult:
     made, refused = [], []
     for job in _jobs(calibration, held_back, request):
         reason = forecasts.refusal(job, calibration)
@@ -138,6 +148,11 @@ def _result(name: str, calibration: Calibration, held_back: Sequence[MeasuredRun
     measurement = forecasts.next_measurement(made, calibration)
     if measurement is None and refused:
         measurement = _missing(refused[-1].hosts, calibration)
+    targets: list[TargetForecast] = []
+    notes = list(_notes(calibration))
+    if made and request.target is not None:
+        targets, of_target = forecast_targets([(one.job, one.step_s) for one in made], runs, request.target)
+        notes += of_target
     return ForecastResult(
         schema=tag("forecast"),
         program=name,
@@ -150,7 +165,8 @@ def _result(name: str, calibration: Calibration, held_back: Sequence[MeasuredRun
         refused=None if made else nothing,
         refused_sizes=refused,
         next_measurement=measurement,
-        notes=list(_notes(calibration)),
+        notes=notes,
+        targets=targets,
     )
 
 

@@ -31,7 +31,7 @@ from allpull.predict.terms.cost import Price
 from allpull.predict.terms.energy import Power
 from allpull.predict.terms.failures import FailureRate
 from allpull.published.convergence import RECIPES
-from allpull.schema.target import TargetForecast
+from allpull.schema.target import NOTED_CHANCE, TargetForecast
 
 SEED = 0
 
@@ -108,7 +108,8 @@ def forecast_targets(
         if parts is not None:
             epoch_s = epoch_s + parts.seconds(job.ranks, rng, step_s.size)
         forecasts.append(forecast_target(epoch_s, job, target, operation, rng))
-    notes += [*target.notes, *_notes(parts, operation, request)]
+    is_risky = any((one.interruptions.chance.high or 0) >= NOTED_CHANCE for one in forecasts)
+    notes += [*target.notes, *_notes(parts, operation), *(_risks(operation) if is_risky else ())]
     return [one.model_copy(update={"notes": []}) for one in forecasts], notes
 
 
@@ -134,12 +135,15 @@ def _samples(target: Target, parts: EpochParts | None, request: TargetRequest) -
     return None, ["no time to the target: no epoch of a run is complete; state the samples of one, --epoch-samples"]
 
 
-def _notes(parts: EpochParts | None, operation: Operation, request: TargetRequest) -> Iterator[str]:
+def _notes(parts: EpochParts | None, operation: Operation) -> Iterator[str]:
     if parts is None:
         yield "evaluations and checkpoints are not in the time to the target: no epoch of a run is complete"
     if operation.power_from == "measured":
         yield "power is that of the accelerators of the largest run with it; ranks that wait more take less"
-    if request.failure_rate is None:
+
+
+def _risks(operation: Operation) -> Iterator[str]:
+    if operation.failure_rate is None:
         yield "interruptions: the published rate of 16,384 H100 (Llama Team 2024); state that of your site, --failures"
     if operation.checkpoints.write_s is None and operation.checkpoints.interval_s is None:
         yield "interruptions cost no time here: what writing a checkpoint takes is not known; state --checkpoint"

@@ -12,14 +12,10 @@ from rich.text import Text
 from allpull.report.printable import printable
 from allpull.report.terminal.table import bullets
 from allpull.report.wording import ABSENT
-from allpull.schema.target import Bounds, TargetForecast
+from allpull.schema.target import NOTED_CHANCE, Bounds, TargetForecast
 from allpull.units import counted, percent, show_count, show_time
 
-FROM = {
-    "stated": "epochs as stated",
-    "runs": "epochs from these runs",
-    "published": "epochs from the published recipe",
-}
+FROM = {"stated": "stated", "runs": "epochs of these runs", "published": "epochs of the published recipe"}
 
 
 def targets(forecasts: Sequence[TargetForecast]) -> RenderableType:
@@ -37,7 +33,8 @@ def targets(forecasts: Sequence[TargetForecast]) -> RenderableType:
         cells += [_value(one.time_s, show_time), _interval(one.time_s, show_time)]
         cells += [_value(of, show_count) for of in (one.energy_kwh, one.cost) if of is not None]
         table.add_row(*cells)
-    parts: list[RenderableType] = [Text(printable(f"To {first.target}, {FROM[first.epochs_from]}{recipe}:")), table]
+    title = f"Time to {first.target} ({FROM[first.epochs_from]}{recipe}):"
+    parts: list[RenderableType] = [Text(printable(title)), table]
     if lines := [*_bounded(forecasts), *_interrupted(forecasts)]:
         parts += [Text(), bullets(lines)]
     return Group(*parts)
@@ -71,11 +68,12 @@ def _bounded(forecasts: Sequence[TargetForecast]) -> Iterator[str]:
 
 
 def _interrupted(forecasts: Sequence[TargetForecast]) -> Iterator[str]:
-    """Of the largest size, which is interrupted most."""
+    """Of the largest size, which is interrupted most often."""
     largest = max(forecasts, key=lambda one: one.ranks)
     found = largest.interruptions
-    if found is None or found.mean_between_s.value is None or found.chance.value is None:
+    if found.mean_between_s.value is None or (found.chance.value or 0) < NOTED_CHANCE:
         return
+    assert found.chance.value is not None
     line = (
         f"{counted(largest.ranks, 'rank')}: interrupted every {show_time(found.mean_between_s.value)} on average, this"
         f" training with a probability of {percent(found.chance.value, 1)}"
