@@ -21,13 +21,13 @@ PER_HOST = "/host"
 Accuracy = Annotated[
     float | None,
     typer.Option(
-        "--target", metavar="SHARE", help="Accuracy that some of the runs reached: time to it, such as 0.759."
+        "--target", metavar="SHARE", help="Time to an accuracy that some of the runs reached, such as 0.759."
     ),
 ]
-Epochs = Annotated[float | None, typer.Option("--epochs", metavar="N", help="Instead: time for so many epochs.")]
+Epochs = Annotated[float | None, typer.Option("--epochs", metavar="N", help="Time for so many epochs, whatever the batch.")]
 EpochsFrom = Annotated[
     str | None,
-    typer.Option("--epochs-from", metavar="RECIPE", help="Instead: to a published target, such as mlperf-lars-75.9."),
+    typer.Option("--epochs-from", metavar="RECIPE", help="Time to a published target, such as mlperf-lars-75.9."),
 ]
 EpochSamples = Annotated[
     float | None,
