@@ -47,6 +47,7 @@ def predict(
     link: str | None = None,
     latency: str | None = None,
     target: TargetRequest | None = None,
+    what_if: str | Sequence[str] = (),
     skip_damaged: bool = False,
 ) -> Forecast:
     """Forecast a training on other numbers of ranks, from short runs of it on one or two.
@@ -64,6 +65,7 @@ def predict(
         link: line rate between hosts where it was not measured, such as ``25 Gbit/s``.
         latency: of a hop between hosts, such as ``20 us``.
         target: what the training ends at, for its time, energy and cost: an ``allpull.predict.targets.TargetRequest``.
+        what_if: changes to forecast as well, ``KEY=VALUE`` each, such as ``link=x2``.
         skip_damaged: leave out lines of records that cannot be read.
 
     Raises:
@@ -75,6 +77,7 @@ def predict(
         raise BadInput("no run was given", hint="give a run directory, or a folder of them")
     probed = [*(run for run in opened if _is_probe(run)), *as_runs(probes, skip_damaged=skip_damaged)]
     request = Request(
+        what_if=(what_if,) if isinstance(what_if, str) else tuple(what_if),
         ranks=(ranks,) if isinstance(ranks, int) else tuple(ranks),
         hosts=None if hosts is None else tuple(hosts),
         ranks_per_host=ranks_per_host,

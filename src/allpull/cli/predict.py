@@ -25,7 +25,7 @@ R = TypeVar("R", "ForecastResult", "PredictResult")
 EXAMPLE = "allpull predict runs/one runs/two --ranks 8,64,1024"
 
 REFUSED = 3  # exit code: these measurements cannot tell
-OF_RUNS = ("hosts", "ranks_per_host", "batch", "global_batch", "probe", "link", "latency")
+OF_RUNS = ("hosts", "ranks_per_host", "batch", "global_batch", "probe", "link", "latency", "what_if")
 """Parameters that a forecast from a table does not take."""
 
 Runs = Annotated[
@@ -67,6 +67,15 @@ Link = Annotated[
 Latency = Annotated[
     str | None, typer.Option("--latency", metavar="TIME", help="Latency of a hop between hosts, such as 20us: stated.")
 ]
+WhatIf = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--what-if",
+        metavar="KEY=VALUE",
+        help="A change to forecast as well, such as link=x2, bucket=25MiB, accumulation=4 or slow-rank=removed; may be "
+        "given several times.",
+    ),
+]
 Calibrate = Annotated[
     int | None,
     typer.Option(
@@ -105,6 +114,7 @@ def predict(  # noqa: PLR0917  typer reads the options
     checkpoint_every: options.CheckpointEvery = None,
     restart: options.Restart = None,
     failures: options.Failures = None,
+    what_if: WhatIf = None,
     calibrate: Calibrate = None,
     table: Table = None,
     series: Series = None,
@@ -138,6 +148,7 @@ def predict(  # noqa: PLR0917  typer reads the options
         link=link,
         latency=latency,
         target=options.target_request(given),
+        what_if=what_if or (),
         skip_damaged=skip_damaged,
     )
     _answer(result, forecast, as_json=as_json)

@@ -20,11 +20,11 @@ PER_HOST = "/host"
 
 Accuracy = Annotated[
     float | None,
-    typer.Option(
-        "--target", metavar="SHARE", help="Time to an accuracy that some of the runs reached, such as 0.759."
-    ),
+    typer.Option("--target", metavar="SHARE", help="Time to an accuracy that some of the runs reached, such as 0.759."),
 ]
-Epochs = Annotated[float | None, typer.Option("--epochs", metavar="N", help="Time for so many epochs, whatever the batch.")]
+Epochs = Annotated[
+    float | None, typer.Option("--epochs", metavar="N", help="Time for so many epochs, whatever the batch.")
+]
 EpochsFrom = Annotated[
     str | None,
     typer.Option("--epochs-from", metavar="RECIPE", help="Time to a published target, such as mlperf-lars-75.9."),

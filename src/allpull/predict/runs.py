@@ -14,6 +14,7 @@ from allpull.predict.calibration.fit import calibrate
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun, measure
 from allpull.predict.job import Job
 from allpull.predict.targets import TargetRequest, forecast_targets
+from allpull.predict.what_if import parsed, waterfall
 from allpull.schema.base import tag
 from allpull.schema.forecast import ForecastResult, NextMeasurement
 from allpull.schema.target import TargetForecast
@@ -29,7 +30,8 @@ class Request:
 
     ``ranks``: the sizes. ``hosts``: of each size, None: as many as ``ranks_per_host`` needs, by default that of
     the largest run. ``batch``: samples per rank and step, None: as measured; or ``global_batch`` of all ranks together.
-    ``calibrate``: how many of the smallest sizes to calibrate with, None: all. ``target``: what a training ends at.
+    ``calibrate``: how many of the smallest sizes to calibrate with, None: all. ``what_if``: changes, KEY=VALUE each.
+    ``target``: what a training ends at.
     """
 
     ranks: tuple[int, ...]
@@ -40,6 +42,7 @@ class Request:
     calibrate: int | None = None
     stated: Stated | None = None
     target: TargetRequest | None = None
+    what_if: tuple[str, ...] = ()
 
 
 def forecast_runs(runs: Sequence[AlignedRun], probes: Sequence[Probe], request: Request) -> ForecastResult:
@@ -89,6 +92,8 @@ def _check(request: Request) -> None:
     for name, value in (("batch", request.batch), ("global-batch", request.global_batch)):
         if value is not None and value <= 0:
             raise BadInput(f"--{name}: a batch has at least one sample")
+    for text in request.what_if:
+        parsed(text)
     if request.calibrate is not None and request.calibrate < 1:
         raise BadInput("--calibrate: at least one size is needed")
 
@@ -151,7 +156,7 @@ def _result(
     targets: list[TargetForecast] = []
     notes = list(_notes(calibration))
     if made and request.target is not None:
-        targets, of_target = forecast_targets([(one.job, one.step_s) for one in made], runs, request.target)
+        targets, of_target = forecast_targets(made, calibration.events, runs, request.target)
         notes += of_target
     return ForecastResult(
         schema=tag("forecast"),
@@ -161,7 +166,7 @@ def _result(
         parameters=forecasts.parameter_records(calibration, [one.job for one in made]),
         predictions=[forecasts.size(one, calibration) for one in made],
         baselines=[base for one in made for base in forecasts.baselines(one, calibration)],
-        waterfall=[],
+        waterfall=waterfall(request.what_if, made, calibration),
         refused=None if made else nothing,
         refused_sizes=refused,
         next_measurement=measurement,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,14 +11,8 @@ import numpy as np
 from allpull.analyse.aligned import AlignedRun
 from allpull.errors import BadInput
 from allpull.predict.calibration.parameters import DRAWS, Floats
-from allpull.predict.calibration.training import (
-    EpochParts,
-    checkpoint_s,
-    epoch_parts,
-    measured_power,
-    reached_accuracy,
-)
-from allpull.predict.job import Job
+from allpull.predict.calibration.training import checkpoint_s, measured_power, reached_accuracy
+from allpull.predict.forecast import FASTER, SLOWER, Forecast
 from allpull.predict.target import (
     Checkpoints,
     Operation,
@@ -30,10 +24,12 @@ from allpull.predict.target import (
 from allpull.predict.terms.cost import Price
 from allpull.predict.terms.energy import Power
 from allpull.predict.terms.failures import FailureRate
+from allpull.predict.terms.periodic import Periodic, epoch
 from allpull.published.convergence import RECIPES
 from allpull.schema.target import NOTED_CHANCE, TargetForecast
 
 SEED = 0
+NORMAL_95 = 1.645  # quantile of the normal distribution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,19 +71,30 @@ class TargetRequest:
 
 
 def forecast_targets(
-    sizes: Sequence[tuple[Job, Floats]], runs: Sequence[AlignedRun], request: TargetRequest
+    made: Sequence[Forecast], events: Mapping[str, Periodic], runs: Sequence[AlignedRun], request: TargetRequest
 ) -> tuple[list[TargetForecast], list[str]]:
-    """What the target takes on each of ``sizes``, jobs with the draws of their step in s; and notes of all of them.
+    """What the target takes on each size of ``made``, and notes of all of them; ``events`` happen once per epoch.
 
     Raises:
         BadInput: no run reached the accuracy, or a statement makes no sense.
     """
     target = _target(runs, request)
-    parts = epoch_parts(runs)
-    samples, notes = _samples(target, parts, request)
+    samples, notes = _samples(target, made, request)
     if samples is None:
         return [], notes
-    power = measured_power(runs, np.random.default_rng(SEED), DRAWS) if request.rank_w is None else None
+    operation = _operation(runs, request)
+    forecasts = []
+    for one in made:
+        rng = np.random.default_rng(SEED)  # the same recipe, and day, in every draw of every size
+        steps = math.ceil(samples / one.job.global_batch)
+        epoch_s = np.sum(list(epoch(one.terms, steps, dict(events), one.job.ranks).values()), axis=0)
+        forecasts.append(forecast_target(_another_day(epoch_s, rng), one.job, target, operation, rng))
+    is_risky = any((one.interruptions.chance.high or 0) >= NOTED_CHANCE for one in forecasts)
+    notes += [*target.notes, *_notes(events, operation), *(_risks(operation) if is_risky else ())]
+    return [one.model_copy(update={"notes": []}) for one in forecasts], notes
+
+
+def _operation(runs: Sequence[AlignedRun], request: TargetRequest) -> Operation:
     operation = Operation(
         checkpoints=Checkpoints(
             write_s=checkpoint_s(runs) if request.checkpoint_s is None else request.checkpoint_s,
@@ -98,19 +105,17 @@ def forecast_targets(
         price=request.price,
     )
     if request.rank_w is not None:
-        operation = replace(operation, power=Power(rank_w=request.rank_w, host_w=request.host_w), power_from="stated")
-    elif power is not None:
-        operation = replace(operation, power=Power(rank_w=power, host_w=request.host_w), power_from="measured")
-    forecasts = []
-    for job, step_s in sizes:
-        rng = np.random.default_rng(SEED)  # the same recipe in every draw of every size
-        epoch_s = math.ceil(samples / job.global_batch) * step_s
-        if parts is not None:
-            epoch_s = epoch_s + parts.seconds(job.ranks, rng, step_s.size)
-        forecasts.append(forecast_target(epoch_s, job, target, operation, rng))
-    is_risky = any((one.interruptions.chance.high or 0) >= NOTED_CHANCE for one in forecasts)
-    notes += [*target.notes, *_notes(parts, operation), *(_risks(operation) if is_risky else ())]
-    return [one.model_copy(update={"notes": []}) for one in forecasts], notes
+        return replace(operation, power=Power(rank_w=request.rank_w, host_w=request.host_w), power_from="stated")
+    power_w = measured_power(runs, np.random.default_rng(SEED), DRAWS)
+    if power_w is None:
+        return operation
+    return replace(operation, power=Power(rank_w=power_w, host_w=request.host_w), power_from="measured")
+
+
+def _another_day(seconds: Floats, rng: np.random.Generator) -> Floats:
+    """``seconds`` as another day may have them: 90 % within the bounds by which a forecast's intervals are widened."""
+    day = rng.standard_normal(seconds.size)
+    return seconds * np.exp(np.where(day > 0, SLOWER, FASTER) * day / NORMAL_95)
 
 
 def _target(runs: Sequence[AlignedRun], request: TargetRequest) -> Target:
@@ -123,20 +128,21 @@ def _target(runs: Sequence[AlignedRun], request: TargetRequest) -> Target:
     return published_target(request.epochs_from)
 
 
-def _samples(target: Target, parts: EpochParts | None, request: TargetRequest) -> tuple[float | None, list[str]]:
+def _samples(target: Target, made: Sequence[Forecast], request: TargetRequest) -> tuple[float | None, list[str]]:
     """Samples of an epoch, and what to know about them; None where nothing shows them."""
     if request.epoch_samples is not None:
         return request.epoch_samples, []
     if target.recipe is not None:
         samples = RECIPES[target.recipe].samples
         return samples, [f"an epoch has the {samples:,} samples of the published recipe"]
-    if parts is not None:
-        return parts.samples, []
+    known = next((one.job.samples_per_epoch for one in made), None)
+    if known is not None:
+        return known, []
     return None, ["no time to the target: no epoch of a run is complete; state the samples of one, --epoch-samples"]
 
 
-def _notes(parts: EpochParts | None, operation: Operation) -> Iterator[str]:
-    if parts is None:
+def _notes(events: Mapping[str, Periodic], operation: Operation) -> Iterator[str]:
+    if not events:
         yield "evaluations and checkpoints are not in the time to the target: no epoch of a run is complete"
     if operation.power_from == "measured":
         yield "power is that of the accelerators of the largest run with it; ranks that wait more take less"

@@ -33,6 +33,7 @@ from allpull.schema.reported import ScalingReport
 from allpull.units import counted
 from allpull.version import __version__
 
+ACRONYMS = ("pop",)
 TEXT_CHARACTERS = 2000  # in one cell or sentence; anything longer is a damaged record
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=[%±]|(?:[nmµ]?s|min|ranks?)\b)|(?<=±) ")
@@ -101,7 +102,18 @@ def write(report: ScalingReport, path: Path) -> Path:
 
 
 def _environment() -> Environment:
-    return Environment(autoescape=True, undefined=StrictUndefined, finalize=_plain, trim_blocks=False)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=_plain, trim_blocks=False)
+    environment.filters["heading"] = _heading
+    return environment
+
+
+def _heading(section: str) -> str:
+    """The name of a section in the navigation.
+
+    >>> _heading("learning"), _heading("pop")
+    ('Learning', 'POP')
+    """
+    return section.upper() if section in ACRONYMS else section.capitalize()
 
 
 def _plain(value: Any) -> Any:

@@ -81,6 +81,7 @@ class WhatIf(Record):
     throughput: Interval
     change_s: dict[str, float] = Field(description="seconds that each term of the step changes by")
     bottleneck: str = Field(description="after the change")
+    epoch: EpochForecast | None = Field(None, description="None: the samples of an epoch are not known")
 
 
 class RefusedForecast(Record):

@@ -11,13 +11,7 @@ import pytest
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.errors import BadInput
-from allpull.predict.calibration.training import (
-    EpochParts,
-    checkpoint_s,
-    epoch_parts,
-    measured_power,
-    reached_accuracy,
-)
+from allpull.predict.calibration.training import checkpoint_s, measured_power, reached_accuracy
 from allpull.rundir.read.counters import GPUS_SCHEMA
 from allpull.rundir.read.run import RunData, read_run
 
@@ -57,20 +51,6 @@ def test_recipes_are_not_mixed(data: RunData) -> None:
         reached_accuracy([AlignedRun(data), with_spec(data, optimizer="lars")], 0.15)
     other_rate = with_spec(data, lr=0.7, warmup_epochs=3)
     assert len(reached_accuracy([AlignedRun(data), other_rate], 0.15).points) == 2
-
-
-def test_parts_of_an_epoch(data: RunData) -> None:
-    parts = epoch_parts([AlignedRun(data)])
-    assert parts is not None
-    assert (parts.samples, parts.ranks) == (200, 2)
-    assert parts.by_all > 0
-
-
-def test_a_shared_evaluation_is_divided_or_not() -> None:
-    parts = EpochParts(samples=100, by_all=8.0, fixed=3.0, ranks=2)
-    seconds = parts.seconds(16, np.random.default_rng(0), 400)
-    assert 3 + 1 <= seconds.min() < seconds.max() <= 3 + 8
-    assert np.allclose(parts.seconds(2, np.random.default_rng(0), 10), 11)
 
 
 def gpus(data: RunData, watts: list[float], *, counters: bool) -> pl.DataFrame:

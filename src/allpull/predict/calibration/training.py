@@ -1,4 +1,4 @@
-"""What runs show of a whole training: epochs to an accuracy, epochs beside their steps, power, and checkpoints."""
+"""What runs show of a whole training: epochs to an accuracy, power, and the time of checkpoints."""
 
 from __future__ import annotations
 
@@ -37,52 +37,6 @@ class ReachedAccuracy:
     name: str
     points: tuple[tuple[float, float], ...]
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class EpochParts:
-    """An epoch of a run: samples of all ranks, and seconds beside its steps.
-
-    ``by_all`` is the evaluation that all ranks share; ``fixed`` is the rest (an evaluation of some ranks, checkpoints,
-    the start and the end of an epoch), which does not depend on the number of ranks.
-    """
-
-    samples: float
-    by_all: float
-    fixed: float
-    ranks: int
-
-    def seconds(self, ranks: int, rng: np.random.Generator, draws: int) -> Floats:
-        """The same of a job of ``ranks`` ranks, (draws,).
-
-        A shared evaluation has a part that the ranks divide and one that each of them pays. One run does not tell which
-        is larger: the draws have any share of both.
-        """
-        divided = rng.uniform(0, 1, draws)
-        return self.fixed + self.by_all * (divided * self.ranks / ranks + 1 - divided)
-
-
-def epoch_parts(runs: Sequence[AlignedRun]) -> EpochParts | None:
-    """Those of the run with the most ranks that has a complete epoch; None where there is none."""
-    for run in sorted(runs, key=lambda one: -one.data.record.ranks):
-        averaged = epochs_of(run).averaged
-        samples = [epoch.samples for epoch in averaged if epoch.samples is not None]
-        if not averaged or len(samples) < len(averaged):
-            continue
-        mean_s = {
-            name: sum(epoch.parts_ns[name] for epoch in averaged) / len(averaged) / NS_PER_S
-            for name in averaged[0].parts_ns
-        }
-        spans = pause_spans(run.data.events).filter(pl.col("name") == "evaluation")
-        is_shared = spans["rank"].n_unique() == run.data.record.ranks
-        by_all = mean_s["evaluation"] if is_shared else 0.0
-        return EpochParts(
-            samples=sum(samples) / len(samples),
-            by_all=by_all,
-            fixed=sum(mean_s[name] for name in ("evaluation", "checkpoint", "start", "other")) - by_all,
-            ranks=run.data.record.ranks,
-        )
-    return None
 
 
 def reached_accuracy(runs: Sequence[AlignedRun], wanted: float) -> ReachedAccuracy:
