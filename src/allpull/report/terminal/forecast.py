@@ -26,12 +26,12 @@ def forecast(result: ForecastResult) -> RenderableType:
         parts: list[RenderableType] = [Text(printable(f"{result.program}: no forecast. {_sentence(result.refused)}"))]
     else:
         parts = [Text(printable(_headline(result))), Text(), _sizes(result), Text(), _terms(result)]
-    if result.targets:
-        parts += [Text(), targets(result.targets)]
     if any(one.epoch is not None for one in result.predictions):
         parts += [Text(), _epochs(result)]
     if result.waterfall:
         parts += [Text(), Text("What if:"), _what_ifs(result)]
+    if result.targets:
+        parts += [Text(), targets(result.targets)]
     if result.refused_sizes and result.refused is None:
         parts += [Text(), Text("Not predicted:")]
         parts.append(bullets([f"{counted(one.ranks, 'rank')}: {one.reason}" for one in result.refused_sizes]))
