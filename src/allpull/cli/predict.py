@@ -11,7 +11,7 @@ import typer
 from allpull.cli import completion
 from allpull.cli import target_options as options
 from allpull.cli.options import AsJson, SkipDamaged
-from allpull.cli.say import answer_json, show_result
+from allpull.cli.say import answer_json, note, show_result
 from allpull.errors import BadInput
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ R = TypeVar("R", "ForecastResult", "PredictResult")
 EXAMPLE = "allpull predict runs/one runs/two --ranks 8,64,1024"
 
 REFUSED = 3  # exit code: these measurements cannot tell
-OF_RUNS = ("hosts", "ranks_per_host", "batch", "global_batch", "probe", "link", "latency", "what_if")
+OF_RUNS = ("hosts", "ranks_per_host", "batch", "global_batch", "probe", "link", "latency", "what_if", "html")
 """Parameters that a forecast from a table does not take."""
 
 Runs = Annotated[
@@ -90,6 +90,9 @@ Table = Annotated[
         "--table", metavar="FILE.csv", help="Instead of runs: a table of rates by size; without it, the published one."
     ),
 ]
+Html = Annotated[
+    Path | None, typer.Option("--html", metavar="FILE", help="Also write the forecast as one self-contained page.")
+]
 Series = Annotated[str | None, typer.Option("--series", metavar="NAME", help="Series of the table.")]
 
 
@@ -118,6 +121,7 @@ def predict(  # noqa: PLR0917  typer reads the options
     calibrate: Calibrate = None,
     table: Table = None,
     series: Series = None,
+    html: Html = None,
     as_json: AsJson = False,
     skip_damaged: SkipDamaged = False,
 ) -> None:
@@ -151,6 +155,10 @@ def predict(  # noqa: PLR0917  typer reads the options
         what_if=what_if or (),
         skip_damaged=skip_damaged,
     )
+    if html is not None:
+        from allpull.report.forecast_page import write  # noqa: PLC0415  altair is not needed without a page
+
+        note(f"page: {write(result, html)}")
     _answer(result, forecast, as_json=as_json)
 
 

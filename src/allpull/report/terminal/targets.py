@@ -21,7 +21,6 @@ FROM = {"stated": "stated", "runs": "epochs of these runs", "published": "epochs
 def targets(forecasts: Sequence[TargetForecast]) -> RenderableType:
     """The sizes to one target; there is one at least."""
     first = forecasts[0]
-    recipe = f" {first.recipe}" if first.recipe else ""
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
     titles = ["ranks", "global batch", "epochs", "time", "90 % interval"]
     titles += ["kWh"] if first.energy_kwh is not None else []
@@ -29,22 +28,26 @@ def targets(forecasts: Sequence[TargetForecast]) -> RenderableType:
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     for one in forecasts:
-        cells = [f"{one.ranks:,}", show_count(one.global_batch), _value(one.epochs, _plain)]
-        cells += [_value(one.time_s, show_time), _interval(one.time_s, show_time)]
-        cells += [_value(of, show_count) for of in (one.energy_kwh, one.cost) if of is not None]
+        cells = [f"{one.ranks:,}", show_count(one.global_batch), bounds_text(one.epochs, _plain)]
+        cells += [bounds_text(one.time_s, show_time), _interval(one.time_s, show_time)]
+        cells += [bounds_text(of, show_count) for of in (one.energy_kwh, one.cost) if of is not None]
         table.add_row(*cells)
-    title = f"Time to {first.target} ({FROM[first.epochs_from]}{recipe}):"
-    parts: list[RenderableType] = [Text(printable(title)), table]
+    parts: list[RenderableType] = [Text(printable(f"{title_of(first)}:")), table]
     if lines := [*_bounded(forecasts), *_interrupted(forecasts)]:
         parts += [Text(), bullets(lines)]
     return Group(*parts)
+
+
+def title_of(one: TargetForecast) -> str:
+    """What the times are to, and whose epochs they take."""
+    return f"Time to {one.target} ({FROM[one.epochs_from]}{f' {one.recipe}' if one.recipe else ''})"
 
 
 def _plain(number: float) -> str:
     return f"{number:.3g}"
 
 
-def _value(of: Bounds, show: Callable[[float], str]) -> str:
+def bounds_text(of: Bounds, show: Callable[[float], str]) -> str:
     """The estimate, else the bound that is known."""
     if of.value is not None:
         return show(of.value)
