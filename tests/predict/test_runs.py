@@ -126,7 +126,7 @@ def test_a_stated_link_replaces_nothing_but_what_is_between_hosts() -> None:
     assert [size.ranks for size in refused.refused_sizes] == [8]
     assert [size.ranks for size in refused.predictions] == [2]
     stated = forecast(
-        calibrate([one_host], stated=Stated(link_bytes_per_s=BYTES_PER_S / 0.85, latency_s=ALPHA_S)),
+        calibrate([one_host], stated=Stated(link_bytes_per_s=BYTES_PER_S / 0.93, latency_s=ALPHA_S)),
         8,
         ranks_per_host=1,
     )

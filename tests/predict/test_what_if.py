@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from tests.predict.test_runs import BYTES_PER_S, FORWARD_S, STEPS, run_of, trained
+from tests.predict.test_runs import BYTES_PER_S, FORWARD_S, STEPS, loaded, run_of, trained
 from tests.replay.oracle import simulate
 
 from allpull.errors import BadInput, UnknownName
 from allpull.predict import forecast as forecasts
 from allpull.predict.calibration.calibrated import Calibration
 from allpull.predict.calibration.fit import calibrate
+from allpull.predict.terms.periodic import Periodic
 from allpull.predict.what_if import KEYS, parsed, rebucketed, waterfall, what_if
 from allpull.schema.forecast import WhatIf
 
@@ -147,3 +150,25 @@ def test_one_rank_exchanges_nothing_that_could_change(calibration: Calibration, 
 
 def test_every_key_says_what_it_takes() -> None:
     assert all(key.form and key.meaning for key in KEYS.values())
+
+
+def test_an_evaluation_on_all_ranks_and_more_workers_change_what_they_name(calibration: Calibration) -> None:
+    seconds = np.full(calibration.algorithm.size, 1.5)
+    evaluated = replace(
+        calibration,
+        job=replace(calibration.job, samples_per_epoch=32 * 24),
+        events={"evaluation": Periodic(seconds=seconds, ranks=2, division="serial")},
+    )
+    four = forecasts.forecast(replace(evaluated.job, ranks=4, hosts=4), evaluated)
+    serial, parallel = (what_if(parsed(f"evaluation={how}"), four, evaluated).epoch for how in ("serial", "parallel"))
+    assert serial is not None
+    assert parallel is not None
+    assert serial.steps == parallel.steps == 6
+    assert serial.seconds.value - parallel.seconds.value == pytest.approx(1.5 - 1.5 / 4)
+    for key in ("evaluation=parallel", "workers=2"):
+        with pytest.raises(BadInput, match=r"no run has a complete epoch|hardly waits"):
+            after(key, calibration)
+    limited = calibrate([replace(run_of(loaded(2, 0.4)), workers=1)])
+    four = forecasts.forecast(replace(limited.job, ranks=2, hosts=2), limited)
+    faster = what_if(parsed("workers=4"), four, limited)
+    assert faster.change_s["input"] == pytest.approx(-forecasts.terms_of(four.terms)["input"], rel=0.05)

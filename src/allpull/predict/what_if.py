@@ -18,6 +18,7 @@ from allpull.predict.calibration.parameters import Floats
 from allpull.predict.job import Job
 from allpull.predict.terms.algorithms import ALGORITHMS
 from allpull.predict.terms.compute import Compute
+from allpull.predict.terms.periodic import Division
 from allpull.schema.forecast import WhatIf
 from allpull.units import parse_bytes, parse_time_s
 
@@ -100,12 +101,13 @@ def what_if(change: Change, base: forecasts.Forecast, calibration: Calibration) 
         change=change.text,
         ranks=job.ranks,
         hosts=job.hosts,
-        step_s=forecasts.interval(after.step_s),
-        throughput=forecasts.interval(job.global_batch / after.step_s),
+        step_s=forecasts.of_seconds(after.step_s),
+        throughput=forecasts.of_rate(job.global_batch / after.step_s),
         change_s={
             name: after_s.get(name, 0.0) - before_s.get(name, 0.0) for name in dict.fromkeys([*before_s, *after_s])
         },
         bottleneck=after.bottleneck,
+        epoch=forecasts.epoch(after),
     )
 
 
@@ -292,6 +294,23 @@ def _device(text: str, job: Job, calibration: Calibration) -> Changed:
     return job, replace(_with_compute(calibration, factor), lead_s=calibration.lead_s * factor)
 
 
+def _workers(text: str, job: Job, calibration: Calibration) -> Changed:
+    """A rank's loader shares its batches evenly among its workers, as far as there are cores for them."""
+    if "input per batch" not in calibration.parameters:
+        raise _Contradiction("the run hardly waits for input: what its loader could do is not known")
+    if job.workers is None:
+        raise _Contradiction("how many workers the loader of the run has is not known")
+    return replace(job, workers=_count(text)), calibration
+
+
+def _evaluation(text: str, job: Job, calibration: Calibration) -> Changed:
+    division: Division = "serial" if _chosen(text, ("parallel", "serial")) == "serial" else "sharded"
+    if "evaluation" not in calibration.events or job.samples_per_epoch is None:
+        raise _Contradiction("no run has a complete epoch with an evaluation")
+    events = {**calibration.events, "evaluation": calibration.events["evaluation"].divided(division)}
+    return job, replace(calibration, events=events)
+
+
 def _with_compute(calibration: Calibration, factor: float) -> Calibration:
     compute = calibration.compute
     return replace(
@@ -312,6 +331,8 @@ KEYS: dict[str, Key] = {
     "algorithm": Key(form="NAME", meaning=f"all-reduce: {', '.join(ALGORITHMS)} (hierarchical)", change=_algorithm),
     "slow-rank": Key(form="removed", meaning="no rank is persistently slower than the others", change=_slow_rank),
     "overlap": Key(form="perfect", meaning="the exchange overlaps all of the work of a step", change=_overlap),
+    "workers": Key(form="N", meaning="workers of each rank's loader", change=_workers),
+    "evaluation": Key(form="parallel or serial", meaning="on all ranks, or on one of them", change=_evaluation),
     "device": Key(form="xK", meaning="compute is K times as fast, nothing else", change=_device),
 }
 """Everything that can be changed."""

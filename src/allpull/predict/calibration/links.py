@@ -19,11 +19,8 @@ LATENCY_QUANTILE = 0.1  # of a probe's repetitions: noise of hosts only adds to 
 LARGE_SHARE = 0.25  # of a probe's largest size: a rate comes from sizes above it
 FORM_TOLERANCE = 0.02  # of the misfit of the best algorithm: within it, the data cannot tell algorithms apart
 LATENCY_SPREAD = 0.7  # of ln α where it is stated: what one link shows varies by a factor of two
-PAYLOAD = (
-    0.70,
-    0.9566,
-)  # of a stated line rate: at most TCP's payload, 1448 of 1514 bytes of a frame. The lower end is
-# assumed: transports do not fill a fast link (arXiv:2006.10103)
+PAYLOAD = (0.9, 0.9566)  # of a stated line rate: at most TCP's payload, 1448 of 1514 bytes of a frame
+FILLED_BYTES_PER_S = 25e9 / 8  # a faster link is not surely filled: scaling on it stops to improve (arXiv:2006.10103)
 HOST_SD = 0.01  # of the rate of a link from run to run, as of hosts of one kind
 NORMAL_95 = 1.96  # standard deviations to either side hold 95 %
 LEAST_LATENCY_S = 2.7e-6  # of a hop between hosts: NCCL's tuning.cc, ring, LL, NET
@@ -140,7 +137,8 @@ def latency_state(timed: Sequence[Timed], algorithm: str) -> tuple[State, str | 
 
 def stated_rate(bytes_per_s: float, draws: int, rng: np.random.Generator) -> Floats:
     """Seconds per byte of a link of a stated line rate, (draws,)."""
-    rates: Floats = 1 / (bytes_per_s * rng.uniform(*PAYLOAD, draws))
+    least = PAYLOAD[0] * min(bytes_per_s, FILLED_BYTES_PER_S)
+    rates: Floats = 1 / rng.uniform(least, PAYLOAD[1] * bytes_per_s, draws)
     return rates
 
 
