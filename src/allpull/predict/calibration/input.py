@@ -25,16 +25,16 @@ MORE_THREADS = "allpull probe loader with more --threads"
 
 
 def with_input(
-    calibration: Calibration, loader: LoaderResult | None, storage: StorageResult | None, *, own_loader: bool
+    calibration: Calibration, loader: LoaderResult | None, storage: StorageResult | None, *, is_own_loader: bool
 ) -> Calibration:
-    """``calibration`` with the limits that probes show; ``own_loader``: the training loads as the loader probe does.
+    """``calibration`` with the limits that probes show; ``is_own_loader``: the training loads as the loader probe does.
 
     Another program decodes in its own way: then storage alone is taken from the probes.
     """
     limits = from_probes(loader, storage, calibration.algorithm.size, np.random.default_rng(SEED))
     if limits is None or loader is None:
         return calibration
-    if not own_loader:
+    if not is_own_loader:
         limits = replace(limits, worker=None, cores=None)
     source = ", ".join(one.run for one in (loader, storage) if one is not None)
     named = {one.name: one for one in _parameters(limits, source)}
@@ -56,7 +56,7 @@ def _parameters(limits: Input, source: str) -> Iterator[Parameter]:
                 unit=unit,
                 draws=limit.rate,
                 state="weakly identified" if limit.is_bound else "measured",
-                reason="it was never reached: what was measured is a demand, and a lower bound" if limit.is_bound else None,
+                reason="never reached: what was measured is a demand, and a lower bound" if limit.is_bound else None,
                 source=source,
                 measure=measure if limit.is_bound else None,
             )

@@ -11,7 +11,7 @@ from allpull.predict.calibration.parameters import Floats
 from allpull.predict.job import Job
 from allpull.predict.terms.algorithms import ALGORITHMS
 from allpull.predict.terms.exchange import bucket_seconds, exposed, overlapped
-from allpull.predict.terms.input import wait
+from allpull.predict.terms.input import Input, wait
 
 COMPUTE, INPUT, LATENESS, EXCHANGE, COLLECTIVES = "compute", "input", "lateness", "exchange", "other collectives"
 """Terms of a step."""
