@@ -3,8 +3,9 @@
     python benchmarks/predict_rehearsed.py [--keep DIR] [--passes 2] [--minutes 25] [--extrap PYTHON] [--output FILE]
 
 Calibrated on 1 and 2 ranks at 100 Mbit/s and an all-reduce probe of 2 ranks, it forecasts every case of
-`rehearsed_cases.py`. The truth of each is rehearsed, ``--passes`` times, in an order shuffled anew in each pass, and is
-the median of these. With ``--keep`` nothing is rehearsed twice: the same command continues, and forecasts anew.
+`rehearsed_cases.py`. The truth of each is rehearsed, ``--passes`` times, in an order shuffled anew in each pass; steps
+that other programs on the machine disturbed do not count (`rehearsed_truth.py`). With ``--keep`` nothing is rehearsed
+twice: the same command continues, and forecasts anew.
 
 Set before anything was rehearsed: `TARGETS`.
 
@@ -43,8 +44,6 @@ CPU_LIMIT = 0.8  # of all cores: links that share busier ones are slower than th
 def collect(folder: Path, passes: int, until_s: float) -> dict[str, list[Truth]]:
     """The truths of every rehearsal, one for each pass; those of a later pass are missing once the time is over.
 
-    A pass with hardly an undisturbed step is left out, unless all are.
-
     Calibrations and the probe are made once, in the first pass, among the others.
     """
     probe(folder / "probe", PROBE_RANKS, RATE)
@@ -64,8 +63,7 @@ def collect(folder: Path, passes: int, until_s: float) -> dict[str, list[Truth]]
                 file=sys.stderr,
                 flush=True,
             )
-    quiet = {name: [truth for truth in repeats if truth.counts] for name, repeats in truths.items()}
-    return {name: quiet[name] or repeats for name, repeats in truths.items()}
+    return truths
 
 
 def seed(job: Rehearsal, turn: int) -> int:
@@ -134,7 +132,7 @@ def forecast(case: Case, folder: Path, truths: Mapping[str, list[Truth]]) -> Row
         "group": case.group,
         "quantity": case.quantity,
         "ranks": ranks,
-        "truth_s": statistics.median(measured),
+        "truth_s": pooled(truths[case.truth.name], measured),
         "truths_s": tuple(measured),
         "baselines_s": baselines(case, folder, truths),
         "cpu_share": statistics.median(truth.cpu_share for truth in truths[case.truth.name]),
@@ -152,6 +150,12 @@ def forecast(case: Case, folder: Path, truths: Mapping[str, list[Truth]]) -> Row
         return Row(**row, refused="no epoch is forecast")
     terms = size["terms"] if chosen is size else None
     return Row(**row, forecast_s=value["value"], low_s=value["low"], high_s=value["high"], terms_s=terms)
+
+
+def pooled(passes: Sequence[Truth], seconds: Sequence[float]) -> float:
+    """The mean of all passes, each with the weight of its undisturbed steps; the plain mean where there are none."""
+    weights = [truth.undisturbed for truth in passes]
+    return statistics.fmean(seconds, weights if any(weights) else None)
 
 
 @cache
@@ -193,7 +197,7 @@ def with_extrap(rows: Sequence[Row], truths: Mapping[str, list[Truth]], python: 
         print("Extra-P is absent: pip install extrap in an environment of its own, and --extrap", file=sys.stderr)
         return None
     names = {1: ONE.name, 2: TWO.name, **{ranks: f"n{ranks}-{RATE}M" for ranks in (*EXTRAP_SIZES[2:], 8, 16)}}
-    steps_s = {ranks: statistics.median(truth.step_s for truth in truths[name]) for ranks, name in names.items()}
+    steps_s = {ranks: pooled(truths[name], [one.step_s for one in truths[name]]) for ranks, name in names.items()}
     beyond = [ranks for ranks in steps_s if ranks not in EXTRAP_SIZES]
     model, answers_s = extrap(str(python), {ranks: steps_s[ranks] for ranks in EXTRAP_SIZES}, beyond)
     errors = [answer_s / steps_s[ranks] - 1 for ranks, answer_s in zip(beyond, answers_s, strict=True)]

@@ -31,7 +31,6 @@ SAMPLED_S = 0.5
 MEASURED = "measured.json"  # beside the run directory, once the run is complete
 PROGRAM = ROOT / "benchmarks" / "tuned_program.py"
 MOST_QUEUED = 0.03  # of a step: a rank that waited longer for a CPU disturbs it by more than the error to be shown
-FEWEST = 3  # undisturbed steps of a pass that counts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +52,6 @@ class Truth:
     cpu_share: float
     load: float
     commit: str
-
-    @property
-    def counts(self) -> bool:
-        """Whether enough of its steps were undisturbed."""
-        return self.undisturbed >= min(FEWEST, self.steps)
 
 
 def rehearse(rehearsal: Rehearsal, folder: Path, seed: int) -> Truth:

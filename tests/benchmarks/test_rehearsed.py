@@ -123,5 +123,11 @@ def test_a_step_that_waited_for_a_cpu_counts_as_the_others_and_one_with_an_evalu
     assert truth.step_s == pytest.approx((6 * 0.1 + 1.1) / 7)
     assert truth.epoch_s == pytest.approx(0.4)
     assert (truth.steps, truth.undisturbed, truth.bucket_bytes) == (6, 5, (8, 4))
-    assert truth.counts
     assert scripts.rehearsed_truth.read(tmp_path, machine, loads=True).epoch_s == pytest.approx(0.45)
+
+
+def test_passes_count_by_their_undisturbed_steps(scripts: Any) -> None:
+    quiet, busy = SimpleNamespace(undisturbed=9), SimpleNamespace(undisturbed=1)
+    assert scripts.predict_rehearsed.pooled([quiet, busy], [1.0, 2.0]) == pytest.approx(1.1)
+    busy.undisturbed = quiet.undisturbed = 0
+    assert scripts.predict_rehearsed.pooled([quiet, busy], [1.0, 2.0]) == pytest.approx(1.5)

@@ -158,6 +158,17 @@ def test_a_failed_point_says_why_and_its_other_repeats_wait(tmp_path: Path, pret
     ]
 
 
+def test_points_that_are_not_known_as_well_as_wanted_are_counted(tmp_path: Path, pretend: Callable[..., None]) -> None:
+    study, directory = study_of(tmp_path, settings="half_width = 0.02"), tmp_path / "out"
+    pretend(lambda _, repeat: "completed" if repeat == 0 else "failed")
+    run(study, directory)
+    notes = read_study(directory).notes
+    assert "4 points not yet known to ± 2 %: raise study.repeats" in notes  # one run does not know how runs vary
+    pretend()
+    run(study, directory)
+    assert not read_study(directory).notes  # copies of one run do not vary
+
+
 @pytest.mark.parametrize(
     ("settings", "limit", "of_ranks"),
     [('limit = "25 s"', 25, False), ("limit_rank_hours = 0.01", 36, True), ('limit = "1 h"', None, False)],

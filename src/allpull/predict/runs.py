@@ -17,10 +17,12 @@ from allpull.predict.calibration.input import with_input
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun, measure
 from allpull.predict.calibration.step import INPUT
 from allpull.predict.job import Job
+from allpull.predict.targets import TargetRequest, forecast_targets
 from allpull.predict.what_if import parsed, waterfall
 from allpull.schema.base import tag
 from allpull.schema.forecast import ForecastResult, NextMeasurement
 from allpull.schema.probed import LoaderResult, StorageResult
+from allpull.schema.target import TargetForecast
 from allpull.units import counted, percent
 
 MOST_RANKS = 10_000_000
@@ -35,6 +37,7 @@ class Request:
     the largest run. ``batch``: samples per rank and step, None: as measured; or ``global_batch`` of all ranks together.
     ``calibrate``: how many of the smallest sizes to calibrate with, None: all. ``what_if``: changes, KEY=VALUE each.
     ``loader``, ``storage``: what probes of them measured.
+    ``target``: what a training ends at.
     """
 
     ranks: tuple[int, ...]
@@ -44,6 +47,7 @@ class Request:
     global_batch: float | None = None
     calibrate: int | None = None
     stated: Stated | None = None
+    target: TargetRequest | None = None
     what_if: tuple[str, ...] = ()
     loader: LoaderResult | None = None
     storage: StorageResult | None = None
@@ -72,7 +76,8 @@ def forecast_runs(runs: Sequence[AlignedRun], probes: Sequence[Probe], request: 
         calibration = with_input(calibration, request.loader, request.storage, is_own_loader=is_own)
     except CannotCalibrate as error:
         return _refusal(name, error.message)
-    return _result(name, calibration, held_back, request)
+    kept = {run.run for run in used}
+    return _result(name, calibration, held_back, request, [run for run in trained if run.data.record.id in kept])
 
 
 def _check(request: Request) -> None:
@@ -145,7 +150,13 @@ def _jobs(calibration: Calibration, held_back: Sequence[MeasuredRun], request: R
         yield replace(calibration.job, ranks=ranks, hosts=hosts, batch=batch)
 
 
-def _result(name: str, calibration: Calibration, held_back: Sequence[MeasuredRun], request: Request) -> ForecastResult:
+def _result(
+    name: str,
+    calibration: Calibration,
+    held_back: Sequence[MeasuredRun],
+    request: Request,
+    runs: Sequence[AlignedRun] = (),
+) -> ForecastResult:
     made, refused = [], []
     for job in _jobs(calibration, held_back, request):
         reason = forecasts.refusal(job, calibration)
@@ -157,6 +168,11 @@ def _result(name: str, calibration: Calibration, held_back: Sequence[MeasuredRun
     measurement = forecasts.next_measurement(made, calibration)
     if measurement is None and refused:
         measurement = _missing(refused[-1].hosts, calibration)
+    targets: list[TargetForecast] = []
+    notes = list(_notes(calibration))
+    if made and request.target is not None:
+        targets, of_target = forecast_targets(made, calibration.events, runs, request.target)
+        notes += of_target
     return ForecastResult(
         schema=tag("forecast"),
         program=name,
@@ -170,6 +186,8 @@ def _result(name: str, calibration: Calibration, held_back: Sequence[MeasuredRun
         refused_sizes=refused,
         next_measurement=measurement,
         notes=[*_notes(calibration), *_beyond(made, calibration)],
+        notes=notes,
+        targets=targets,
     )
 
 

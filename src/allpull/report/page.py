@@ -24,7 +24,7 @@ from markupsafe import Markup
 from allpull.report.atomic_file import place
 from allpull.report.html import draw
 from allpull.report.html.block import Block, Chart
-from allpull.report.html.chart import LIVE, STILL, dress, embeddable
+from allpull.report.html.chart import LIVE, STILL, dress, embeddable, unchecked
 from allpull.report.html.page_limits import bounded
 from allpull.report.printable import short
 from allpull.report.sections import blocks
@@ -65,11 +65,13 @@ def render(report: ScalingReport, folder: Path | None = None) -> str:
         BadInput: the report contains no run, or details of other runs.
     """
     shown = bounded(report)
+    with unchecked():
+        made = blocks(shown)
     page = Page(
         kicker="Scaling report" if len(shown.show.runs) > 1 else "Run report",
         subject=shown.program or subject(shown.show.runs),
         facts=_facts(shown),
-        blocks=blocks(shown),
+        blocks=made,
     )
     return render_page(page, folder)
 
