@@ -1,20 +1,23 @@
 """Kill jobs at random, damage checkpoints at random: nothing is left behind, nothing is read as something else.
 
-    python benchmarks/kill_trials.py [--trials N] [--checkpoints N] [--seed N] [--output FILE]
+    python benchmarks/kill_trials.py [--trials N] [--verbs train,run,pack,study] [--checkpoints N] [--seed N]
+        [--output FILE]
 
-Each of the ``--trials`` of a verb (``train``, ``run``, ``pack``) starts it, waits for a random time, three of four
-trainings until their first checkpoint and then for a random time, and sends SIGKILL, SIGTERM or SIGINT to one of its
-processes at random: allpull itself, the agent, a rank, the sidecar or a worker. Then
-must hold: all its processes end; its private folder in the temporary directory is gone (not after SIGKILL of allpull
-before the agent ran); the run can be read, or says that there is none; a training that is resumed ends with the same
-weights, bit for bit, and a pack that is continued has the same bytes as without the signal. Of a checkpoint, flipped,
-cut and overwritten bytes either are refused or change nothing. What does not hold is listed with its trial.
+Each of the ``--trials`` of a verb (``train``, ``run``, ``pack``, ``study``) starts it, waits for a random time, three
+of four trainings until their first checkpoint and then for a random time, and sends SIGKILL, SIGTERM or SIGINT to one
+of its processes at random: allpull itself, the agent, a rank, the sidecar or a worker. Then must hold: all its
+processes end; its private folder in the temporary directory is gone (not after SIGKILL of allpull before the agent
+ran); the run can be read, or says that there is none; a training that is resumed ends with the same weights, bit for
+bit; a pack that is continued has the same bytes as without the signal; and a study that is continued completes every
+run once, and none that had completed again. Of a checkpoint, flipped, cut and overwritten bytes either are refused or
+change nothing. What does not hold is listed with its trial.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
+import json
 import random
 import signal
 import socket
@@ -42,6 +45,16 @@ from stored import keep
 
 ALLPULL = [sys.executable, "-m", "allpull"]
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
+STUDY = """
+[study]
+name = "killed"
+[run]
+command = [{program}]
+[axes]
+ranks = [1, 2]
+"""
+STUDIED = 2  # runs of it
+RETRIES = 3
 EARLY = 0.25  # of the trainings are disturbed at any time, the others once there is a checkpoint
 STEPPING_S = 3.0  # about as long as the remaining steps of ``training`` take
 END_S = 120.0  # for processes whose allpull is gone, on a busy machine
@@ -79,6 +92,7 @@ def main() -> None:
     """Try, and print or keep the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=100, help="of each verb")
+    parser.add_argument("--verbs", default=",".join(VERBS))
     parser.add_argument("--checkpoints", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--output", type=Path)
@@ -86,20 +100,52 @@ def main() -> None:
     rng = random.Random(options.seed)
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        weights, checkpoint, train_s = undisturbed_training(scratch / "whole")
         result: dict[str, Any] = {"seed": options.seed}
-        result["train"] = trials(
-            options.trials, lambda place, done: train_trial(place, done, rng, weights, train_s), scratch / "train"
-        )
-        result["run"] = trials(options.trials, lambda place, done: run_trial(place, done, rng), scratch / "run")
-        source = make_folder(scratch / "pictures", 400)
-        whole, pack_s = undisturbed_pack(source, scratch / "pack")
-        result["pack"] = trials(
-            options.trials, lambda place, done: pack_trial(place, done, rng, (source, whole, pack_s)), scratch / "packs"
-        )
-        result["checkpoints"] = damaged_checkpoints(checkpoint, options.checkpoints, rng, scratch / "damaged")
+        for verb in options.verbs.split(","):
+            folder = scratch / verb
+            folder.mkdir()
+            result[verb] = trials(options.trials, VERBS[verb](folder, rng), folder)
+        if options.checkpoints:
+            _, checkpoint, _ = undisturbed_training(scratch / "whole")
+            result["checkpoints"] = damaged_checkpoints(checkpoint, options.checkpoints, rng, scratch / "damaged")
     keep(options.output, result)
     sys.exit(1 if any(part["failed"] for part in result.values() if isinstance(part, dict)) else 0)
+
+
+Trial = Callable[[Path, "Trials"], None]
+"""Disturb one command, in a folder of its own."""
+
+
+def train_trials(folder: Path, rng: random.Random) -> Trial:
+    """Of trainings."""
+    weights, _, train_s = undisturbed_training(folder / "whole")
+    return lambda place, done: train_trial(place, done, rng, weights, train_s)
+
+
+def run_trials(_: Path, rng: random.Random) -> Trial:
+    """Of an unedited program."""
+    return lambda place, done: run_trial(place, done, rng)
+
+
+def pack_trials(folder: Path, rng: random.Random) -> Trial:
+    """Of packs of one folder of images."""
+    source = make_folder(folder / "pictures", 400)
+    whole, pack_s = undisturbed_pack(source, folder / "whole")
+    return lambda place, done: pack_trial(place, done, rng, (source, whole, pack_s))
+
+
+def study_trials(folder: Path, rng: random.Random) -> Trial:
+    """Of a study of two points."""
+    (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
+    file = folder / "study.toml"
+    file.write_text(STUDY.format(program=json.dumps(str(folder / "program.py"))), encoding="utf-8")
+    begun_s = time.monotonic()
+    subprocess.run(studying(file, folder / "whole"), check=True, capture_output=True)
+    study_s = time.monotonic() - begun_s
+    return lambda place, done: study_trial(place, done, rng, (file, study_s))
+
+
+VERBS = {"train": train_trials, "run": run_trials, "pack": pack_trials, "study": study_trials}
 
 
 def trials(count: int, one: Callable[[Path, Trials], None], folder: Path) -> dict[str, Any]:
@@ -262,6 +308,44 @@ def pack_trial(place: Path, done: Trials, rng: random.Random, whole: tuple[Path,
         done.failed.append(f"{what}: other bytes")
     else:
         done.after["continued, the same bytes" if code else "completed, the same bytes"] += 1
+
+
+def studying(file: Path, out: Path) -> list[str]:
+    """The study of ``file`` in ``out``."""
+    return [*ALLPULL, "study", "run", str(file), "--out", str(out)]
+
+
+def study_trial(place: Path, done: Trials, rng: random.Random, whole: tuple[Path, float]) -> None:
+    """Disturb a study, continue it until it is whole, and look at its runs."""
+    file, whole_s = whole
+    out = place / "study"
+    what, code = disturbed(studying(file, out), rng.uniform(0.1, whole_s), done, rng)
+    before = completed(out)
+    for _ in range(RETRIES):  # a run whose rank was killed has failed, and is tried again
+        again = subprocess.run(studying(file, out), capture_output=True, text=True, check=False)
+        if again.returncode == 0:
+            break
+    after = completed(out)
+    if again.returncode:
+        done.failed.append(f"{what}: continued with code {again.returncode}: {again.stderr[-300:]}")
+    elif after[: len(before)] != before:
+        done.failed.append(f"{what}: a completed run was lost")
+    elif sorted(key for key, _ in after) != sorted({key for key, _ in after}) or len(after) != STUDIED:
+        done.failed.append(f"{what}: {len(after)} runs completed, and the study has {STUDIED}")
+    elif any(read_run(out / "runs" / run).record.status != "completed" for _, run in after):
+        done.failed.append(f"{what}: a run of the study is not whole")
+    else:
+        done.after[f"{'continued' if code else 'completed'}, {len(before)} runs kept"] += 1
+
+
+def completed(study: Path) -> list[tuple[tuple[str, int], str]]:
+    """Point and repeat, and the run, of every attempt that completed."""
+    attempts = study / "attempts.jsonl"
+    if not attempts.exists():
+        return []
+    whole = attempts.read_text(encoding="utf-8").rpartition("\n")[0]
+    lines = map(json.loads, whole.splitlines())
+    return [((one["point"], one["repeat"]), one["run"]) for one in lines if one["state"] == "completed"]
 
 
 def digest(folder: Path) -> str:

@@ -3,8 +3,9 @@
     python benchmarks/predict_rehearsed.py [--keep DIR] [--passes 2] [--minutes 25] [--extrap PYTHON] [--output FILE]
 
 Calibrated on 1 and 2 ranks at 100 Mbit/s and an all-reduce probe of 2 ranks, it forecasts every case of
-`rehearsed_cases.py`. The truth of each is rehearsed, ``--passes`` times, in an order shuffled anew in each pass, and is
-the median of these. With ``--keep`` nothing is rehearsed twice: the same command continues, and forecasts anew.
+`rehearsed_cases.py`. The truth of each is rehearsed, ``--passes`` times, in an order shuffled anew in each pass; steps
+that other programs on the machine disturbed do not count (`rehearsed_truth.py`). With ``--keep`` nothing is rehearsed
+twice: the same command continues, and forecasts anew.
 
 Set before anything was rehearsed: `TARGETS`.
 
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
 import sys
@@ -58,9 +58,8 @@ def collect(folder: Path, passes: int, until_s: float) -> dict[str, list[Truth]]
             truth = rehearse(job, place, seed(job, turn))
             truths.setdefault(job.name, []).append(truth)
             print(
-                f"{turn} {job.name:14} step {truth.step_s:.4f} s, epoch {truth.epoch_s or 0:7.3f} s, "
-                f"CPU {truth.cpu_share:.2f}, queued {truth.queued_share:.3f}, load {truth.load:.1f}"
-                f"{' DISTURBED' if truth.load > (os.cpu_count() or 1) + 1 else ''}",
+                f"{turn} {job.name:14} step {truth.step_s:.4f} s, epoch {truth.epoch_s or 0:7.3f} s, CPU "
+                f"{truth.cpu_share:.2f}, load {truth.load:.1f}, {truth.undisturbed} of {truth.steps} steps undisturbed",
                 file=sys.stderr,
                 flush=True,
             )
@@ -133,7 +132,7 @@ def forecast(case: Case, folder: Path, truths: Mapping[str, list[Truth]]) -> Row
         "group": case.group,
         "quantity": case.quantity,
         "ranks": ranks,
-        "truth_s": statistics.median(measured),
+        "truth_s": pooled(truths[case.truth.name], measured),
         "truths_s": tuple(measured),
         "baselines_s": baselines(case, folder, truths),
         "cpu_share": statistics.median(truth.cpu_share for truth in truths[case.truth.name]),
@@ -146,9 +145,17 @@ def forecast(case: Case, folder: Path, truths: Mapping[str, list[Truth]]) -> Row
         return Row(**row, refused=next(one["reason"] for one in answer["refused_sizes"] if one["ranks"] == ranks))
     changed = [one for one in answer["waterfall"] if one["ranks"] == ranks]
     chosen = changed[-1] if "--what-if" in case.asked else size
-    value = chosen["epoch"]["seconds"] if epochs else chosen["step_s"]
+    value = (chosen.get("epoch") or {}).get("seconds") if epochs else chosen["step_s"]
+    if value is None:
+        return Row(**row, refused="no epoch is forecast")
     terms = size["terms"] if chosen is size else None
     return Row(**row, forecast_s=value["value"], low_s=value["low"], high_s=value["high"], terms_s=terms)
+
+
+def pooled(passes: Sequence[Truth], seconds: Sequence[float]) -> float:
+    """The mean of all passes, each with the weight of its undisturbed steps; the plain mean where there are none."""
+    weights = [truth.undisturbed for truth in passes]
+    return statistics.fmean(seconds, weights if any(weights) else None)
 
 
 @cache
@@ -190,7 +197,7 @@ def with_extrap(rows: Sequence[Row], truths: Mapping[str, list[Truth]], python: 
         print("Extra-P is absent: pip install extrap in an environment of its own, and --extrap", file=sys.stderr)
         return None
     names = {1: ONE.name, 2: TWO.name, **{ranks: f"n{ranks}-{RATE}M" for ranks in (*EXTRAP_SIZES[2:], 8, 16)}}
-    steps_s = {ranks: statistics.median(truth.step_s for truth in truths[name]) for ranks, name in names.items()}
+    steps_s = {ranks: pooled(truths[name], [one.step_s for one in truths[name]]) for ranks, name in names.items()}
     beyond = [ranks for ranks in steps_s if ranks not in EXTRAP_SIZES]
     model, answers_s = extrap(str(python), {ranks: steps_s[ranks] for ranks in EXTRAP_SIZES}, beyond)
     errors = [answer_s / steps_s[ranks] - 1 for ranks, answer_s in zip(beyond, answers_s, strict=True)]

@@ -146,7 +146,7 @@ MEASUREMENTS = (
         name="kill_trials",
         script="kill_trials.py",
         arguments=("--trials", "6"),
-        about="random signals to train, run and pack, and damaged checkpoints (ten minutes; two hours with 100 trials)",
+        about="random signals to train, run, pack and study, and damaged checkpoints (20 minutes; four hours with 100)",
     ),
     Measurement(
         name="fuzz_importers",

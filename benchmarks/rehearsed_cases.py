@@ -136,7 +136,7 @@ def cases() -> list[Case]:
             group="bucket size",
             truth=Rehearsal(name=f"n{ranks}-bucket{mib:g}", ranks=ranks, bucket_mib=mib, steps=17),
             calibration=plain,
-            asked=("--what-if", f"bucket={mib / SHRINK * 2**20:.0f}"),
+            asked=("--what-if", f"bucket={mib / SHRINK * 2**20:.0f}B"),
         )
         for mib in BUCKETS_MIB[1:]
         for ranks in (2, 4, 8)
@@ -189,4 +189,4 @@ def _plain(ranks: int, mbit: int) -> Rehearsal:
 
 
 def _rate(mbit: int) -> tuple[str, ...]:
-    return () if mbit == RATE else ("--link", f"{mbit}Mbit/s")
+    return () if mbit == RATE else ("--what-if", f"link=x{mbit / RATE:g}")

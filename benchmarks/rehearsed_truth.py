@@ -12,15 +12,16 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 
 from rehearsed_cases import PROBE_SIZES, SAMPLE_MS, WARMUP, Rehearsal
 from stored import ROOT, commit
@@ -29,23 +30,26 @@ TIMEOUT_S = 300
 SAMPLED_S = 0.5
 MEASURED = "measured.json"  # beside the run directory, once the run is complete
 PROGRAM = ROOT / "benchmarks" / "tuned_program.py"
+MOST_QUEUED = 0.03  # of a step: a rank that waited longer for a CPU disturbs it by more than the error to be shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Truth:
     """What one rehearsal took; times in s.
 
-    ``epoch_s`` is the mean of its whole epochs after the first, None for a job of one. ``cpu_share``: how busy its own
-    processes and the kernel's network code kept all cores during those steps. ``queued_share``: of a step, how long a
-    rank waited for a CPU, mean over ranks. ``load`` is the load average of a minute at its end.
+    ``step_s`` and ``epoch_s`` are means after the first ``WARMUP`` steps, and the first epoch; ``epoch_s`` None: a job
+    of one. A step in which some rank waited for a CPU for more than ``MOST_QUEUED`` of it, which no cluster with a CPU
+    for each rank would show, counts as the mean of the ``undisturbed`` ones; steps with an evaluation and those of a
+    loader count as they are. ``cpu_share``: how busy its own processes and the kernel's network code kept all cores
+    during those steps. ``load`` is the load average of a minute at its end.
     """
 
     step_s: float
     epoch_s: float | None
     steps: int
+    undisturbed: int
     bucket_bytes: tuple[int, ...]
     cpu_share: float
-    queued_share: float
     load: float
     commit: str
 
@@ -64,10 +68,12 @@ def rehearse(rehearsal: Rehearsal, folder: Path, seed: int) -> Truth:
         cluster.write_text(text)
         with sampled(str(folder)) as samples:
             run_allpull(*_command(rehearsal, cluster, folder / "runs"))
-        truth = read(run_of(folder), samples)
-        measured.write_text(json.dumps(asdict(truth), indent=1))
-    plain = json.loads(measured.read_text())
-    return Truth(**{**plain, "bucket_bytes": tuple(plain["bucket_bytes"])})
+        ends_s = step_table(run_of(folder))[:, :, END] / 1e9
+        share = cpu_share(samples, float(ends_s[:, WARMUP - 1].mean()), float(ends_s[:, -1].mean()))
+        measured.write_text(json.dumps({"cpu_share": share, "load": os.getloadavg()[0], "commit": commit()}))
+    machine = json.loads(measured.read_text())
+    recorded = {name: machine[name] for name in ("cpu_share", "load", "commit")}
+    return read(run_of(folder), recorded, loads=rehearsal.workers > 0)
 
 
 def probe(folder: Path, ranks: int, mbit: int) -> Path:
@@ -110,28 +116,36 @@ def _command(rehearsal: Rehearsal, cluster: Path, out: Path) -> list[str]:
     return ["run", *launched, "--", *program]
 
 
-def read(run: Path, samples: Sequence[Sample]) -> Truth:
-    """The truth of a complete run: the mean over its steps but the first ``WARMUP``, and over ranks."""
+BEGIN, END, QUEUED, EVALUATED = range(4)
+COLUMNS = ("begin_ns", "end_ns", "queued_ns", "evaluation_ns")
+
+
+def step_table(run: Path) -> NDArray[np.float64]:
+    """``COLUMNS`` of every step, in ns, (ranks, steps, 4); 0 for what was not recorded."""
     ranks = [_lines(path) for path in sorted((run / "steps").glob("rank-*.jsonl"))]
-    ends_ns = np.array([[record["end_ns"] for record in records if "step" in record] for records in ranks])
-    queued_ns = np.array(
-        [[record.get("queued_ns") or 0 for record in records if "step" in record] for records in ranks]
-    )
-    steps = ends_ns.shape[1] - WARMUP
-    first_s, last_s = float(ends_ns[:, WARMUP - 1].mean()) / 1e9, float(ends_ns[:, -1].mean()) / 1e9
+    rows = [[[one.get(name) or 0 for name in COLUMNS] for one in records if "step" in one] for records in ranks]
+    return np.array(rows, dtype=np.float64)
+
+
+def read(run: Path, machine: Mapping[str, Any], *, loads: bool) -> Truth:
+    """The truth of a complete run; ``machine`` is what was recorded about it besides. ``loads``: it has a loader."""
+    table = step_table(run)
+    steps_s = (table[:, :, END] - table[:, :, BEGIN]).mean(axis=0) / 1e9
+    regular = (table[:, :, EVALUATED] == 0).all(axis=0) & (np.arange(steps_s.size) >= WARMUP)
     events = _lines(run / "events" / "rank-00000.jsonl")
-    begins_ns = [event["t_ns"] for event in events if event.get("kind") == "epoch"]
     buckets = [event["sizes_bytes"] for event in events if event.get("kind") == "buckets"]
-    epochs = len(begins_ns) - 2  # whole ones after the first: the last one begun is not complete
+    quiet = regular & (loads | (table[:, :, QUEUED].max(axis=0) / 1e9 <= MOST_QUEUED * steps_s))
+    if quiet.any():
+        steps_s = np.where(regular & ~quiet, steps_s[quiet].mean(), steps_s)
+    epochs = [event["step"] for event in events if event.get("kind") == "epoch"]  # the first steps of each
+    of_epochs = steps_s[epochs[1] : epochs[-1]] if len(epochs) > 2 else None
     return Truth(
-        step_s=(last_s - first_s) / steps,
-        epoch_s=(begins_ns[-1] - begins_ns[1]) / epochs / 1e9 if epochs > 0 else None,
-        steps=steps,
+        step_s=float(steps_s[WARMUP:].mean()),
+        epoch_s=None if of_epochs is None else float(of_epochs.sum()) / (len(epochs) - 2),
+        steps=int(regular.sum()),
+        undisturbed=int(quiet.sum()),
         bucket_bytes=tuple(buckets[-1]) if buckets else (),
-        cpu_share=cpu_share(samples, first_s, last_s),
-        queued_share=float(queued_ns[:, WARMUP:].mean()) / 1e9 * steps / (last_s - first_s),
-        load=os.getloadavg()[0],
-        commit=commit(),
+        **machine,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from importlib import import_module
@@ -98,3 +99,35 @@ def test_cpu_time_is_that_of_the_named_processes_and_of_interrupts(scripts: Any)
     cores = truth.psutil.cpu_count()
     assert truth.cpu_share(samples, 0.0, 2.0) * cores == pytest.approx(0.5)
     assert truth.cpu_share(samples, 0.0, 4.0) * cores == pytest.approx(0.25)
+
+
+def test_a_step_that_waited_for_a_cpu_counts_as_the_others_and_one_with_an_evaluation_as_it_is(
+    scripts: Any, tmp_path: Path
+) -> None:
+    """12 steps of 100 ms in epochs of 4; step 6 is disturbed, and step 8 begins with an evaluation of 1 s."""
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "events").mkdir()
+    lines, now_ns = ['{"schema": "allpull.steps/1.6", "rank": 0}'], 0
+    for step in range(12):
+        lasted_ns = {6: 150, 8: 1100}.get(step, 100) * 10**6
+        record = {"step": step, "begin_ns": now_ns, "end_ns": now_ns + lasted_ns, "queued_ns": 0}
+        now_ns += lasted_ns
+        record |= {6: {"queued_ns": 50 * 10**6}, 8: {"evaluation_ns": 10**9}}.get(step, {})
+        lines.append(json.dumps(record))
+    (tmp_path / "steps" / "rank-00000.jsonl").write_text("\n".join(lines))
+    epochs = [{"kind": "epoch", "epoch": number, "step": 4 * number, "t_ns": 0} for number in range(3)]
+    events = [*epochs, {"kind": "buckets", "sizes_bytes": [8, 4]}]
+    (tmp_path / "events" / "rank-00000.jsonl").write_text("\n".join(map(json.dumps, events)))
+    machine = {"cpu_share": 0.1, "load": 1.0, "commit": "0" * 40}
+    truth = scripts.rehearsed_truth.read(tmp_path, machine, loads=False)
+    assert truth.step_s == pytest.approx((6 * 0.1 + 1.1) / 7)
+    assert truth.epoch_s == pytest.approx(0.4)
+    assert (truth.steps, truth.undisturbed, truth.bucket_bytes) == (6, 5, (8, 4))
+    assert scripts.rehearsed_truth.read(tmp_path, machine, loads=True).epoch_s == pytest.approx(0.45)
+
+
+def test_passes_count_by_their_undisturbed_steps(scripts: Any) -> None:
+    quiet, busy = SimpleNamespace(undisturbed=9), SimpleNamespace(undisturbed=1)
+    assert scripts.predict_rehearsed.pooled([quiet, busy], [1.0, 2.0]) == pytest.approx(1.1)
+    busy.undisturbed = quiet.undisturbed = 0
+    assert scripts.predict_rehearsed.pooled([quiet, busy], [1.0, 2.0]) == pytest.approx(1.5)

@@ -48,6 +48,7 @@ class Recording:
 
     sample_s: float = 1.0  # between the samples of a host
     links: dict[tuple[int, int], Link] | None = None  # TCP from host to host
+    backend: str | None = None  # of the process group
     gpu: Callable[[int, float], dict[str, Any]] | None = None  # rank, moment → what its driver says
     usage: Callable[[int, float], dict[str, Any]] | None = None  # rank, moment → what its processes used
 
@@ -246,6 +247,9 @@ def _events(history: History, recording: Recording, rank: int, clock: Clock) -> 
     host = training.host(rank)
     yield {"schema": _schema("events"), "rank": rank, "host": f"node{host + 1}", "budget": BUDGET}
     yield {"kind": "clock", **_pair(clock, -1.0)}
+    if recording.backend is not None:
+        joined = {"backend": recording.backend, "ranks": training.ranks, "unobserved": []}
+        yield {"kind": "process_group", **joined, "t_ns": clock(-0.5)}
     for number, (op, size, root, inside) in enumerate(_kinds(history)):
         named = {"op": op, "size_bytes": size, "dtype": "float32", "group": "0", "group_ranks": training.ranks}
         yield {"kind": "collective_kind", "id": number, **named, "root": root, "inside": inside, "t_ns": clock(0.0)}

@@ -61,6 +61,21 @@ def test_the_price_is_that_of_larger_buckets(judge: Judge) -> None:
     assert any(found.gain.value == pytest.approx(truth, rel=0.02) for truth in truths), (judged.said(), truths)
 
 
+def test_over_gloo_a_hop_takes_a_whole_round_trip(judge: Judge) -> None:
+    """Its receiver announces each buffer. The last bucket is small: its share of the bytes is less than a hop."""
+    round_trip_s = 0.0006
+    wire = Wire(latency_s=2 * 7 * round_trip_s, bytes_per_s=40 * MIB / 0.060)
+    buckets = (*spread(total=40 * MIB, count=40), Bucket(bytes=MIB // 50, ready=1.0))
+    training = even(ranks=8, hosts=8, steps=STEPS, buckets=buckets, wire=wire)
+    pings = recorded(training, round_trip_s)
+    assert "latency-bound" not in [found.rule for found in judge(training, recording=pings).priced]
+    judged = judge(training, recording=dataclasses.replace(pings, backend="gloo"))
+    found = judged.finding("latency-bound", ranks=[])
+    truths = [gain for gain in gains(training).values() if gain > 1.0]
+    assert found.gain is not None
+    assert any(found.gain.value == pytest.approx(truth, rel=0.02) for truth in truths), (judged.said(), truths)
+
+
 def test_one_bucket_that_would_make_it_slower_is_not_advised(judge: Judge) -> None:
     latency_s = 0.002
     wire = Wire(latency_s=latency_s, bytes_per_s=100 * MIB / 0.045)

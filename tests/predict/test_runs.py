@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.replay.oracle import simulate
@@ -12,6 +15,7 @@ from allpull.predict import runs
 from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
 from allpull.predict.calibration.fit import calibrate
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun, measured
+from allpull.predict.calibration.step import step_terms
 from allpull.predict.runs import Request
 from allpull.replay.window import Window
 from allpull.schema.base import tag
@@ -122,7 +126,7 @@ def test_a_stated_link_replaces_nothing_but_what_is_between_hosts() -> None:
     assert [size.ranks for size in refused.refused_sizes] == [8]
     assert [size.ranks for size in refused.predictions] == [2]
     stated = forecast(
-        calibrate([one_host], stated=Stated(link_bytes_per_s=BYTES_PER_S / 0.85, latency_s=ALPHA_S)),
+        calibrate([one_host], stated=Stated(link_bytes_per_s=BYTES_PER_S / 0.93, latency_s=ALPHA_S)),
         8,
         ranks_per_host=1,
     )
@@ -179,3 +183,39 @@ def test_requests_that_contradict_themselves_are_bad_input() -> None:
     ):
         with pytest.raises(BadInput):
             runs._check(request)
+
+
+def loaded(ranks: int, input_s: float) -> Window:
+    """Ranks whose loader needs ``input_s`` for a batch, and works ahead meanwhile."""
+    busy_s = float(np.diff(simulate(trained(ranks))[-2:].max(axis=1))[0])
+    return trained(ranks, input=max(input_s - busy_s, 0.0))
+
+
+def test_a_loader_that_limits_a_step_hides_behind_the_exchange_of_more_ranks() -> None:
+    input_s = 0.4
+    calibration = calibrate([replace(run_of(loaded(2, input_s)), workers=1)])
+    for ranks in (2, 4, 16):
+        size = forecast(calibration, ranks).predictions[0]
+        assert size.step_s.value == pytest.approx(max(input_s, truth_s(ranks)), rel=0.03)
+        assert sum(size.terms.values()) == pytest.approx(size.step_s.value)
+    job = replace(calibration.job, ranks=2, hosts=2, workers=4)
+    assert np.median(step_terms(job, calibration)["input"]) == pytest.approx(0.0, abs=1e-3)
+
+
+def test_16384_ranks_take_less_than_a_loop_over_ranks_would(calibration: Calibration) -> None:
+    """Nothing loops over ranks: as many calls of functions for 16,384 ranks as for 16."""
+    counts = []
+    for ranks in (16, 16_384):
+        calls = 0
+
+        def count(*_: object) -> None:
+            nonlocal calls
+            calls += 1
+
+        sys.setprofile(count)
+        try:
+            forecast(calibration, ranks)
+        finally:
+            sys.setprofile(None)
+        counts.append(calls)
+    assert counts[1] < 2 * counts[0]

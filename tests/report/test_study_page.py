@@ -14,6 +14,7 @@ from report_samples import HOSTILE
 from study_samples import MAKERS, hostile, interval, point, report, scaled, study
 from test_page import Page
 
+from allpull.api.study_report import write_tuning_report
 from allpull.published.series import published_series
 from allpull.report.html.block import Chart, Table
 from allpull.report.html.chart import FIGURE, LIVE, dress, embeddable
@@ -21,8 +22,11 @@ from allpull.report.printable import printable
 from allpull.report.study import proposal
 from allpull.report.study.answer import sentences
 from allpull.report.study.lines import axes, series
-from allpull.report.study.page import blocks, render, write, write_figures
+from allpull.report.study.page import blocks, render, render_tuning, write, write_figures
+from allpull.report.study.tuning import tuning_block
+from allpull.schema.base import tag
 from allpull.schema.studied import PublishedSeries
+from allpull.schema.tuned import TuneResult
 from allpull.study.audit.run import audit_tables
 
 
@@ -290,3 +294,84 @@ def test_published_points_without_numbers_are_left_out():
     )
     assert not [row for row in values(charts(made)["weak-scaling"]) if "published" in str(row.get("line"))]
     assert interval(1.0)["low"] < 1
+
+
+TRIALS = [("completed", 100.0), ("stopped", 80.0), ("completed", 140.0), ("failed", None), ("completed", 120.0)]
+
+
+def tuned(**changes):
+    """A tuning with four trials that have a value, of which the third is the best."""
+    trials = [
+        {
+            "number": number,
+            "parameters": {"workers": number},
+            "state": state,
+            "value": None if value is None else interval(value),
+            "proposed_by": "bottleneck" if number else "start",
+            "seconds": 10.0,
+            "rank_s": 20.0,
+            "run": None,
+            "reason": "out of memory" if state == "failed" else None,
+        }
+        for number, (state, value) in enumerate(TRIALS)
+    ]
+    confirmation = {
+        "start": [100.0, 101.0],
+        "best": [139.0, None],
+        "start_runs": ["a", "b"],
+        "best_runs": ["c"],
+        "gain": {"value": 1.38, "low": 1.2, "high": 1.5},
+        "seconds": 40.0,
+        "rank_s": 80.0,
+    }
+    plain = {
+        "schema": tag("tune"),
+        "name": "small",
+        "title": HOSTILE,
+        "directory": "studies/small/tune",
+        "objective": "throughput",
+        "unit": "samples/s",
+        "better": "higher",
+        "space": [{"name": "workers", "values": [0, 1, 2, 3, 4], "affects": ["input"]}],
+        "configurations": 5,
+        "trials": trials,
+        "start": {"workers": 0},
+        "bottleneck": "input",
+        "best": {"workers": 2},
+        "gain_in_search": 1.4,
+        "confirmation": confirmation,
+        "seconds": 90.0,
+        "rank_s": 180.0,
+        "ended": "space",
+        "best_toml": None,
+        "command": ["allpull", "run", "--", "train.py", "--workers", "2"],
+        "notes": [],
+        **changes,
+    }
+    return TuneResult.model_validate(plain)
+
+
+def test_a_tuning_is_drawn_with_its_best_so_far_and_its_fresh_runs():
+    made = tuning_block(tuned())
+    assert made.lead.startswith("The best is 1.38× (1.20× to 1.50×) as good as the start")
+    (drawn,) = [part for part in made.parts if isinstance(part, Chart)]
+    rows = [row for data in drawn.spec["datasets"].values() for row in data]
+    best = sorted((row["trial"], row["value"]) for row in rows if row["kind"] == "best so far")
+    assert best == [(0, 100), (1, 100), (2, 140), (3, 140), (4, 140)]
+    assert {(row["trial"], row["value"]) for row in rows if row["kind"] == "ended early"} == {(1, 80)}
+    trials, fresh = [part for part in made.parts if isinstance(part, Table)]
+    assert trials.marked == {2}
+    assert trials.rows[3][1] == "neighbour of the best; failed: out of memory"
+    assert [list(row) for row in fresh.rows] == [["start", "100", "101"], ["best", "139", "–"]]
+
+
+def test_a_tuning_without_a_confirmed_best_still_has_a_page(tmp_path):
+    for result in (tuned(trials=[], best=None, confirmation=None, command=None, bottleneck=None), tuned()):
+        Page(render_tuning(result))
+    folder = tmp_path / "tune"
+    folder.mkdir()
+    (folder / "tune.json").write_text(tuned().model_dump_json(by_alias=True))
+    page, *figures = write_tuning_report(tmp_path, tmp_path / "report.html", tmp_path / "figures")
+    assert page.is_file()
+    assert {path.name for path in figures} == {"tuning.png", "tuning.svg", "tuning.pdf"}
+    assert write_tuning_report(tmp_path / "figures", tmp_path / "none.html") is None

@@ -16,10 +16,11 @@ import psutil
 import pytest
 
 from allpull.errors import AllpullError, BadInput
+from allpull.rundir import derived
 from allpull.rundir.run_record import read_record, write_record
 from allpull.schema.results import Interval
 from allpull.schema.studied import Attempt, PointState
-from allpull.study import runner
+from allpull.study import run_metrics, runner
 from allpull.study.directory import locked, open_directory, read_attempts
 from allpull.study.file import StudyFile, load_study
 from allpull.study.plan import plan, run_order
@@ -116,6 +117,34 @@ def test_what_completed_is_not_run_again_even_without_the_log(tmp_path: Path, pr
     assert not result.notes
 
 
+def test_a_study_reads_a_run_once_and_again_when_it_changed(
+    tmp_path: Path, pretend: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(derived, "SETTLED_NS", 0)  # else a run that has just ended may change again
+    study, directory = study_of(tmp_path, repeats=1), tmp_path / "out"
+    pretend()
+    run(study, directory)
+    first = read_study(directory)
+    times_read: list[str] = []
+    original = run_metrics.read_run
+
+    def counted(place: Path, **options: bool) -> object:
+        times_read.append(place.name)
+        return original(place, **options)
+
+    monkeypatch.setattr(run_metrics, "read_run", counted)
+    assert read_study(directory) == first
+    assert times_read == []
+    changed = first.points[0].runs[0].run
+    assert changed is not None
+    (directory / changed / "run.json").touch()
+    assert read_study(directory) == first
+    assert [f"runs/{name}" for name in times_read] == [changed]
+    (directory / "metrics.json").write_text("{")
+    assert read_study(directory) == first
+    assert len(times_read) == 1 + len(first.points)
+
+
 def test_a_failed_point_says_why_and_its_other_repeats_wait(tmp_path: Path, pretend: Callable[..., None]) -> None:
     study, directory = study_of(tmp_path), tmp_path / "out"
     fails = points_of(study)[0].id
@@ -127,6 +156,17 @@ def test_a_failed_point_says_why_and_its_other_repeats_wait(tmp_path: Path, pret
         ("failed", "as planned"),
         ("skipped", "repeat 1 did not complete"),
     ]
+
+
+def test_points_that_are_not_known_as_well_as_wanted_are_counted(tmp_path: Path, pretend: Callable[..., None]) -> None:
+    study, directory = study_of(tmp_path, settings="half_width = 0.02"), tmp_path / "out"
+    pretend(lambda _, repeat: "completed" if repeat == 0 else "failed")
+    run(study, directory)
+    notes = read_study(directory).notes
+    assert "4 points not yet known to ± 2 %: raise study.repeats" in notes  # one run does not know how runs vary
+    pretend()
+    run(study, directory)
+    assert not read_study(directory).notes  # copies of one run do not vary
 
 
 @pytest.mark.parametrize(

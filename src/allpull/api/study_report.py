@@ -15,6 +15,7 @@ from allpull.schema.results import RunDetail
 from allpull.schema.studied import PointRun, StudyPoint
 from allpull.study.audit.own import audit_study
 from allpull.study.results import by_series, read_study
+from allpull.study.tune.study_tuning import read_tuning
 
 MOST_DETAILED = 64  # points whose runs are read again; each takes about as long as allpull show
 
@@ -34,7 +35,29 @@ def study_report(directory: Path) -> StudyReport:
         of_series, efficiencies = _read(directory, measured[: MOST_DETAILED - len(details)])
         details |= of_series
         pop |= efficiencies
-    return StudyReport(study=study, details=details, pop=pop, findings=audited.findings, unchecked=audited.notes)
+    return StudyReport(
+        study=study,
+        details=details,
+        pop=pop,
+        findings=audited.findings,
+        unchecked=audited.notes,
+        tuning=read_tuning(directory),
+    )
+
+
+def write_tuning_report(directory: Path, path: Path, figures: Path | None = None) -> list[Path] | None:
+    """Write the page of the tuning in ``directory``, where no study was run; None: there is no tuning either.
+
+    Raises:
+        RunDirError: its result cannot be read.
+        BadInput: ``path`` or ``figures`` cannot be written.
+    """
+    result = read_tuning(directory)
+    if result is None:
+        return None
+    from allpull.report.study.page import write_tuning  # noqa: PLC0415  charts take long to import
+
+    return write_tuning(result, path, figures)
 
 
 def write_study_report(result: StudyReport, path: Path, figures: Path | None = None) -> list[Path]:

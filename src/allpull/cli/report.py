@@ -40,6 +40,8 @@ def report(
 
     if len(runs) == 1 and is_study(runs[0]):
         written = _study(runs[0], output, figures)
+    elif len(runs) == 1 and (tuned := _tuning(runs[0], output, figures)) is not None:
+        written = tuned
     else:
         written = _runs(runs, output, figures, accuracy, skip_damaged=skip_damaged)
     page, *charts = written
@@ -52,6 +54,17 @@ def _study(directory: Path, output: Path | None, figures: Path | None) -> list[P
     from allpull.api.study_report import study_report, write_study_report  # noqa: PLC0415  polars is not needed for --help
 
     return write_study_report(study_report(directory), output or directory / "report.html", figures)
+
+
+def _tuning(directory: Path, output: Path | None, figures: Path | None) -> list[Path] | None:
+    """The page of the tuning in ``directory``; None where there is none."""
+    from allpull.study.tune.study_tuning import FOLDER, RESULT  # noqa: PLC0415  as above
+
+    if not any((folder / RESULT).is_file() for folder in (directory, directory / FOLDER)):
+        return None
+    from allpull.api.study_report import write_tuning_report  # noqa: PLC0415  polars is not needed for --help
+
+    return write_tuning_report(directory, output or directory / "report.html", figures)
 
 
 def _runs(

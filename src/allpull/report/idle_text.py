@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from allpull.report.wording import percent
+from allpull.report.wording import ABSENT, percent
 from allpull.schema.idle import AcceleratorIdle
 
 AT_LEAST = {"device times": "at least ", "profiler windows": "", "GPU utilisation": "about "}
@@ -12,6 +12,12 @@ BASES = {
     "GPU utilisation": "by the driver's samples of GPU utilisation",
 }
 WHOLE = 0.95  # of the epochs' time: a smaller part is stated
+
+
+def extremes(idle: AcceleratorIdle) -> str:
+    """The least and the most of an epoch; a dash where fewer than two epochs have a share."""
+    shares = [one.share for one in idle.epochs if one.share is not None]
+    return f"{percent(min(shares))} to {percent(max(shares))}" if len(shares) > 1 else ABSENT
 
 
 def sentence(idle: AcceleratorIdle | None) -> str:

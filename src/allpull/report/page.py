@@ -24,7 +24,7 @@ from markupsafe import Markup
 from allpull.report.atomic_file import place
 from allpull.report.html import draw
 from allpull.report.html.block import Block, Chart
-from allpull.report.html.chart import LIVE, STILL, dress, embeddable
+from allpull.report.html.chart import LIVE, STILL, dress, embeddable, unchecked
 from allpull.report.html.page_limits import bounded
 from allpull.report.printable import short
 from allpull.report.sections import blocks
@@ -34,6 +34,7 @@ from allpull.schema.results import RunMetrics
 from allpull.units import counted
 from allpull.version import __version__
 
+ACRONYMS = ("pop",)
 TEXT_CHARACTERS = 2000  # in one cell or sentence; anything longer is a damaged record
 
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=[%±]|(?:[nmµ]?s|min|ranks?)\b)|(?<=±) ")
@@ -65,11 +66,13 @@ def render(report: ScalingReport, folder: Path | None = None) -> str:
         BadInput: the report contains no run, or details of other runs.
     """
     shown = bounded(report)
+    with unchecked():
+        made = blocks(shown)
     page = Page(
         kicker=_kicker(shown.show.runs),
         subject=shown.program or subject(shown.show.runs),
         facts=_facts(shown),
-        blocks=blocks(shown),
+        blocks=made,
     )
     return render_page(page, folder)
 
@@ -108,7 +111,18 @@ def write(report: ScalingReport, path: Path) -> Path:
 
 
 def _environment() -> Environment:
-    return Environment(autoescape=True, undefined=StrictUndefined, finalize=_plain, trim_blocks=False)
+    environment = Environment(autoescape=True, undefined=StrictUndefined, finalize=_plain, trim_blocks=False)
+    environment.filters["heading"] = _heading
+    return environment
+
+
+def _heading(section: str) -> str:
+    """The name of a section in the navigation.
+
+    >>> _heading("learning"), _heading("pop")
+    ('Learning', 'POP')
+    """
+    return section.upper() if section in ACRONYMS else section.capitalize()
 
 
 def _plain(value: Any) -> Any:

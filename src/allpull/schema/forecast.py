@@ -11,6 +11,7 @@ from pydantic import Field
 
 from allpull.schema.base import Record
 from allpull.schema.interval import Interval
+from allpull.schema.target import TargetForecast
 
 
 class CalibrationRun(Record):
@@ -80,6 +81,7 @@ class WhatIf(Record):
     throughput: Interval
     change_s: dict[str, float] = Field(description="seconds that each term of the step changes by")
     bottleneck: str = Field(description="after the change")
+    epoch: EpochForecast | None = Field(None, description="None: the samples of an epoch are not known")
 
 
 class RefusedForecast(Record):
@@ -113,3 +115,6 @@ class ForecastResult(Record):
     refused_sizes: list[RefusedForecast]
     next_measurement: NextMeasurement | None
     notes: list[str]
+    targets: list[TargetForecast] = Field(
+        default_factory=list, description="a training to the target on each size; empty: none was asked for"
+    )

@@ -215,3 +215,17 @@ class StudyResult(Record):
     changed: list[Changed]
     notes: list[str]
     ratios: list[SeriesRatio] = Field(default_factory=list, description="between series, at each size")
+
+
+class KeptRun(Record):
+    """The metrics of one run, and the digest of its files and of allpull's version that they belong to."""
+
+    digest: str
+    metrics: RunMetrics
+
+
+class KeptRuns(Record):
+    """``metrics.json`` of a study: runs by the name of their directory."""
+
+    schema_: str = Field(alias="schema")
+    runs: dict[str, KeptRun]

@@ -8,13 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
 
-from allpull.analyse.aligned import AlignedRun
-from allpull.analyse.run import metrics
 from allpull.analyse.scaling import ratio
 from allpull.analyse.student_t import quantile
 from allpull.errors import RunDirError
 from allpull.published.series import published_series
-from allpull.rundir.read.run import read_run
 from allpull.schema.base import tag
 from allpull.schema.results import Interval
 from allpull.schema.run import UNENDED, RunRecord
@@ -28,10 +25,15 @@ from allpull.schema.studied import (
     StudyPoint,
     StudyRecord,
     StudyResult,
+    Value,
 )
 from allpull.study.directory import RUNS, read_attempts, read_study_record, runs_by_point
 from allpull.study.epochs import same_epochs
+from allpull.study.run_metrics import StudyMetrics
 from allpull.units import counted
+
+EXACT_OR_OFF = ("fp32", "float32", "off")
+"""Values that others are compared with, where they are among those of a parameter."""
 
 CONFIDENCE = 0.975  # the quantile of a two-sided interval of 95 %
 
@@ -44,8 +46,9 @@ def read_study(directory: Path) -> StudyResult:
     """
     record = read_study_record(directory)
     attempts = {(one.point, one.repeat): one for one in read_attempts(directory)}
-    runs = runs_by_point(directory)
-    points = [_point(directory, point, record, runs, attempts) for point in record.points]
+    runs, metrics = runs_by_point(directory), StudyMetrics(directory)
+    points = [_point(point, record, runs, attempts, metrics) for point in record.points]
+    metrics.keep()
     points = _with_speedups(points)
     return StudyResult(
         schema=tag("study"),
@@ -112,16 +115,16 @@ class _Sources:
 
 
 def _point(
-    directory: Path,
     point: RecordedPoint,
     study: StudyRecord,
     runs: Mapping[tuple[str, int], list[tuple[str, RunRecord]]],
     attempts: Mapping[tuple[str, int], Attempt],
+    metrics: StudyMetrics,
 ) -> StudyPoint:
     repeats = sorted({repeat for known in (runs, attempts) for id_, repeat in known if id_ == point.id})
     first = range(1 if study.half_width else study.repeats)  # by confidence, how many are needed is not known before
     measured = [
-        _repeat(directory, repeat, _Sources(runs.get((point.id, repeat), ()), attempts.get((point.id, repeat))))
+        _repeat(repeat, _Sources(runs.get((point.id, repeat), ()), attempts.get((point.id, repeat))), metrics)
         for repeat in sorted({*repeats, *first})
     ]
     completed = [one.metrics for one in measured if one.metrics is not None]
@@ -143,13 +146,13 @@ def _point(
     )
 
 
-def _repeat(directory: Path, repeat: int, sources: _Sources) -> PointRun:
+def _repeat(repeat: int, sources: _Sources, metrics: StudyMetrics) -> PointRun:
     """One repeat: its completed run if there is one, else how it last ended."""
     attempt = sources.attempt
     for run, known in reversed(sources.runs):
         if known.status == "completed":
             seconds = attempt.seconds if attempt is not None and attempt.run == run else None
-            return _measured(directory, repeat, run, seconds)
+            return _measured(metrics, repeat, run, seconds)
     name, record = sources.last
     if attempt is not None and attempt.run in {None, name} and attempt.state != "completed":
         return _not_measured(repeat, attempt.state, attempt.run, attempt.reason, attempt.seconds)
@@ -166,9 +169,9 @@ def _not_measured(
     return PointRun(repeat=repeat, state=state, run=_relative(name), seconds=seconds, reason=reason, metrics=None)
 
 
-def _measured(directory: Path, repeat: int, name: str, seconds: float | None) -> PointRun:
+def _measured(metrics: StudyMetrics, repeat: int, name: str, seconds: float | None) -> PointRun:
     try:
-        measured = metrics(AlignedRun(read_run(directory / RUNS / name, skip_damaged=True)))
+        measured = metrics.of(name)
     except RunDirError as error:
         return _not_measured(repeat, "failed", name, f"its records cannot be read: {error.message}", seconds)
     return PointRun(
@@ -212,29 +215,31 @@ def _over(is_base: bool, top: Interval | None, bottom: Interval | None) -> Inter
     return Interval(value=1.0, low=1.0, high=1.0) if is_base else ratio(top, bottom)
 
 
+def base_value(values: Sequence[Value]) -> Value:
+    """The value that the others of a parameter are compared with: exact or switched off, else the first."""
+    return next((value for value in values if value is False or value in EXACT_OR_OFF), values[0])
+
+
 def series_ratios(points: Sequence[StudyPoint]) -> Iterator[SeriesRatio]:
-    """Each series over the first one that differs from it in a single parameter, at each size that both measured."""
+    """Each series over the one with the base value of a single parameter, at each size that both measured."""
     for name in dict.fromkeys(name for point in points for name in point.series):
-        bases: dict[str, StudyPoint] = {}
+        groups: dict[str, list[StudyPoint]] = {}
         for point in points:
-            if name not in point.series or point.throughput is None:
-                continue
-            common: Parameters = {key: value for key, value in point.series.items() if key != name}
-            place = repr((sorted(common.items()), point.ranks, point.hosts, point.parameters.get("launcher")))
-            base = bases.setdefault(place, point)
-            if base is point or base.throughput is None or base.series[name] == point.series[name]:
-                continue
-            measured = ratio(point.throughput, base.throughput)
-            if measured is not None:
-                yield SeriesRatio(
-                    parameter=name,
-                    value=point.series[name],
-                    base=base.series[name],
-                    series=common,
-                    ranks=point.ranks,
-                    hosts=point.hosts,
-                    ratio=measured,
-                )
+            if name in point.series and point.throughput is not None:
+                common = sorted(_common(point, name).items())
+                place = repr((common, point.ranks, point.hosts, point.parameters.get("launcher")))
+                groups.setdefault(place, []).append(point)
+        for group in groups.values():
+            chosen = base_value([point.series[name] for point in group])
+            base = next(point for point in group if point.series[name] == chosen)
+            for point in group:
+                if point.series[name] != chosen:
+                    yield from _over_base(point, base, (name, point.series[name], chosen), _common(point, name))
+
+
+def _common(point: StudyPoint, name: str) -> Parameters:
+    """What the series of ``point`` has beside the parameter ``name``."""
+    return {key: value for key, value in point.series.items() if key != name}
 
 
 def _label_ratios(points: Sequence[StudyPoint]) -> Iterator[SeriesRatio]:
@@ -249,19 +254,28 @@ def _label_ratios(points: Sequence[StudyPoint]) -> Iterator[SeriesRatio]:
         sizes = {(point.ranks, point.hosts): point for point in base_series}
         for point in series:
             base = sizes.get((point.ranks, point.hosts))
-            if base is None or base.throughput is None or point.throughput is None:
-                continue
-            measured = ratio(point.throughput, base.throughput)
-            if measured is not None:
-                yield SeriesRatio(
-                    parameter="label",
-                    value=label,
-                    base=base_label,
-                    series=common,
-                    ranks=point.ranks,
-                    hosts=point.hosts,
-                    ratio=measured,
-                )
+            if base is not None:
+                yield from _over_base(point, base, ("label", label, base_label), common)
+
+
+def _over_base(
+    point: StudyPoint, base: StudyPoint, compared: tuple[str, Value, Value], common: Parameters
+) -> Iterator[SeriesRatio]:
+    """The throughput of ``point`` over that of ``base``, where both have one; ``compared``: parameter, value, base."""
+    if point.throughput is None or base.throughput is None:
+        return
+    measured = ratio(point.throughput, base.throughput)
+    if measured is not None:
+        parameter, value, of_base = compared
+        yield SeriesRatio(
+            parameter=parameter,
+            value=value,
+            base=of_base,
+            series=common,
+            ranks=point.ranks,
+            hosts=point.hosts,
+            ratio=measured,
+        )
 
 
 def series_label(series: Sequence[StudyPoint]) -> str:

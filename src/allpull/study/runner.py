@@ -10,15 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from allpull.analyse.aligned import AlignedRun
-from allpull.analyse.run import metrics
 from allpull.errors import AllpullError, RunDirError
-from allpull.rundir.read.run import read_run
 from allpull.schema.results import Interval
 from allpull.schema.studied import Attempt
 from allpull.study.costs import Costs
 from allpull.study.directory import (
-    RUNS,
     add_attempt,
     locked,
     open_directory,
@@ -30,6 +26,7 @@ from allpull.study.plan import run_order
 from allpull.study.point_run import Deadline, StudyPlace, attempt_of, run_point
 from allpull.study.points import Point, show_parameters
 from allpull.study.results import half_width, over_repeats
+from allpull.study.run_metrics import StudyMetrics
 from allpull.units import counted, show_bytes, show_time
 
 MIN_FREE_BYTES = 64 << 20  # a run of a few hundred steps on a few ranks takes some of it, its last records the rest
@@ -114,8 +111,7 @@ class _Runner:
             for name, record in runs:
                 if record.status == "completed":
                     self._completed.setdefault(id_, {})[repeat] = name
-        self._rates: dict[str, Interval | None] = {}
-        """Throughput by run directory."""
+        self._metrics = StudyMetrics(place.directory)
 
     def run(self) -> StudyEnd:
         """Run what is missing."""
@@ -191,13 +187,10 @@ class _Runner:
 
     def _rate(self, run: str) -> Interval | None:
         """The throughput of a run; None where it has none, or cannot be read."""
-        if run not in self._rates:
-            try:
-                data = read_run(self._place.directory / RUNS / run, skip_damaged=True)
-                self._rates[run] = metrics(AlignedRun(data)).throughput
-            except RunDirError:
-                self._rates[run] = None
-        return self._rates[run]
+        try:
+            return self._metrics.of(run).throughput
+        except RunDirError:
+            return None
 
     def _limit_reached(self, point: Point) -> str | None:
         """Which limit of the study one run of ``point`` would exceed; None: no limit."""

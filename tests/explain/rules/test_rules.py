@@ -146,6 +146,11 @@ PLANTED = (
         machine=replace(EIGHT, round_trip_s=0.004, connections=ring(4, busy_share=0.05)),
     ),
     Planted(
+        rule="latency-bound",
+        made=lambda: job(8, bucket_s=(0.040,) * 4 + (0.002,), sizes=(2 * 10**6,) * 4 + (10**5,)),
+        machine=replace(EIGHT, round_trip_s=0.004, connections=ring(4, busy_share=0.05), uses_gloo=True),
+    ),
+    Planted(
         rule="no-overlap",
         made=lambda: job(8, bucket_s=(0.006, 0.0001), lead_s=(0.0003, 0.0)),
         machine=replace(EIGHT, connections=ring(4, busy_share=0.1)),
@@ -260,6 +265,20 @@ def test_an_idle_network_is_not_blamed_for_what_its_hosts_take() -> None:
     slow_hosts = job(8, bucket_s=(0.002, 0.003, 0.006))
     idle = replace(EIGHT, connections=ring(4, busy_share=0.02))
     assert rules(slow_hosts, idle) == []
+
+
+def test_a_tiny_exchange_that_waits_for_cpus_is_not_called_a_slow_network() -> None:
+    """16 kB in 60 ms, on one host whose ranks wait for a CPU: not the network's, as 64 MB may be."""
+    alone = Machine(hosts=("node1",) * 4)
+    busy = crowded(alone, tuple(range(4)), 0.4)
+    tiny, large = (job(4, bucket_s=(0.060,), sizes=(size,)) for size in (16_000, 64_000_000))
+    (contended,) = found(tiny, busy).findings
+    assert contended.rule == "cpu-contention"
+    assert contended.gain is not None
+    assert (contended.gain.low, contended.gain.high) == (pytest.approx(1.0), contended.gain.value)
+    assert contended.loss_s_per_step == pytest.approx(0.060 + 0.4 * 0.122, rel=0.05)  # of a step of 122 ms
+    assert "network-bound" in rules(large, busy)
+    assert rules(tiny, alone) == ["network-bound"]
 
 
 def test_a_rehearsal_is_not_blamed_for_the_machine_under_it() -> None:

@@ -186,6 +186,36 @@ def test_operators_of_a_profiler_window_are_listed_per_step():
     assert "operators" not in blocks(three())
 
 
+# --- epochs ----------------------------------------------------------------------------------------------------
+
+
+def idle(*shares):
+    epochs = [{"epoch": epoch, "share": share} for epoch, share in enumerate(shares)]
+    mean = sum(shares) / len(shares)
+    return {"share": mean, "source": "device times", "known": 1.0, "epochs": epochs, "reason": None}
+
+
+def test_the_idle_share_of_accelerators_is_stated_and_drawn_by_epoch():
+    made = report([metrics(1, idle=idle(0.5, 0.4, 0.3))])
+    block = blocks(made)["epochs"]
+    assert parts(block, Points)[0].items == [
+        "Accelerators are idle at least 40.0 % of an epoch, by the times of steps on the device."
+    ]
+    assert [row["value"] for row in rows(charts(made)["idle"])[0]] == pytest.approx([50, 40, 30])
+    two = blocks(report([metrics(1, idle=idle(0.5)), metrics(2, idle=idle(0.2, 0.4))]))["epochs"]
+    assert [row[1:3] for row in parts(two, Table)[0].rows] == [("50.0 %", "–"), ("30.0 %", "20.0 % to 40.0 %")]
+
+
+def test_reading_is_listed_by_window_per_sample_and_from_storage():
+    window = {"name": "training", "seconds": 10.0, "read_bytes": 1.12e9, "reads": 12_400, "samples": 10_000}
+    window |= {"read_bytes_per_s": 1.12e8, "reads_per_s": 1240.0, "storage_read_bytes_per_s": 1e5}
+    run = metrics(2)
+    table = parts(blocks(report([{**run, "io": {**run["io"], "windows": [window]}}]))["epochs"], Table)[0]
+    assert table.columns == ["Window", "Read", "Reads/s", "From storage", "Per sample", "Reads per sample"]
+    assert table.rows == [["training, 10 s", "112 MB/s", "1,240", "100 kB/s", "112 kB", "1.24"]]
+    assert "epochs" not in blocks(report([run]))
+
+
 # --- throughput ------------------------------------------------------------------------------------------------
 
 
@@ -195,6 +225,19 @@ def test_the_ideal_line_goes_through_the_reference_in_proportion_to_ranks():
     reference = made.show.runs[0].throughput.value
     assert [point["ranks"] for point in ideal] == [1, 4]
     assert [point["value"] for point in ideal] == pytest.approx([reference, 4 * reference])
+
+
+def test_each_precision_has_an_ideal_line_of_its_own():
+    runs = [metrics(ranks, precision=name) for name in ("fp32", "bf16") for ranks in (1, 4)]
+    runs = [
+        {**run, "run": f"{run['run']}-{run['precision']}", "reference": f"{metrics(1)['run']}-{run['precision']}"}
+        for run in runs
+    ]
+    ideal = next(part for part in rows(charts(report(runs))["throughput"]) if part and "run" not in part[0])
+    assert [(point["precision"], point["ranks"]) for point in ideal] == [
+        *(("fp32", 1), ("fp32", 4)),
+        *(("bf16", 1), ("bf16", 4)),
+    ]
 
 
 def test_points_and_bars_are_the_measured_intervals():

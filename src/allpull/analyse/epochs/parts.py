@@ -159,13 +159,17 @@ def _of_ranks(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataFrame
     columns = ("rank", "step", "begin_ns", "end_ns", "input_ns", "samples")
     records = run.clock.shared(run.data.steps.select(columns), ("begin_ns", "end_ns"))
     marks = moments_ns(run, [(rank, mark.t_ns) for rank, log in logs.items() for mark in log.epochs])
+    steps = {name: records[name].fill_null(0).to_numpy() for name in columns[1:]}
+    steps["lacks_samples"] = records["samples"].is_null().cast(pl.Int64).to_numpy()
+    of_steps, of_spans = (_slices(one["rank"], logs) for one in (records, spans))
+    begins_and_ends = spans.select("begin_ns", "end_ns").rows()
     by_rank: dict[int, list[_RankEpoch]] = {}
     for rank, log in logs.items():
         own_marks = [(mark, marks.pop(0)) for mark in log.epochs]
         own = _of_rank(
             own_marks,
-            _rows_of(records, rank),
-            _rows_of(spans, rank).select("begin_ns", "end_ns").rows(),
+            {name: values[of_steps[rank]] for name, values in steps.items()},
+            begins_and_ends[of_spans[rank]],
             is_marked_late=run.data.record.kind == "run",
         )
         if own:
@@ -173,24 +177,24 @@ def _of_ranks(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataFrame
     return by_rank
 
 
-def _rows_of(records: pl.DataFrame, rank: int) -> pl.DataFrame:
-    """The rows of ``rank`` in ``records``, which are sorted by rank."""
-    first, end = np.searchsorted(records["rank"].to_numpy(), [rank, rank + 1]).tolist()
-    return records[first:end]
+def _slices(ranks: pl.Series, wanted: Iterable[int]) -> dict[int, slice]:
+    """Where each of the ``wanted`` ranks is in the ascending ``ranks``."""
+    numbers = list(wanted)
+    first, end = np.searchsorted(ranks.to_numpy(), [numbers, [number + 1 for number in numbers]]).tolist()
+    return {number: slice(*edges) for number, *edges in zip(numbers, first, end, strict=True)}
 
 
 def _of_rank(
     marks: Sequence[tuple[EpochMark, int]],
-    records: pl.DataFrame,
+    records: Mapping[str, Moments],
     spans: Sequence[tuple[int, int]],
     *,
     is_marked_late: bool,
 ) -> list[_RankEpoch]:
     """The epochs of one rank, from its marks with their moments, its steps, and its evaluations and checkpoints."""
-    if records.is_empty():
+    numbers, begins, ends, inputs = (records[name] for name in ("step", "begin_ns", "end_ns", "input_ns"))
+    if not numbers.size:
         return []
-    numbers, begins, ends = (records[name].to_numpy() for name in ("step", "begin_ns", "end_ns"))
-    inputs = records["input_ns"].fill_null(0).to_numpy()
     limits = [*(mark.step for mark, _ in marks[1:]), int(numbers[-1]) + 1]
     before: Counter[int] = Counter()
     epochs = []
@@ -207,7 +211,7 @@ def _of_rank(
             _RankEpoch(
                 key=(mark.epoch, before[mark.epoch]),
                 steps=limit - mark.step,
-                samples=_sum(records["samples"][int(row) : int(next_row)], limit - mark.step),
+                samples=_samples(records, slice(int(row), int(next_row)), limit - mark.step),
                 begin_ns=begin_ns,
                 first_batch_ns=_after(begin_ns, int(inputs[row]) if has_first else 0, spans),
                 last_step_ns=int(begins[next_row]) if follows else int(ends[next_row - 1]),
@@ -217,9 +221,11 @@ def _of_rank(
     return epochs
 
 
-def _sum(samples: pl.Series, steps: int) -> int | None:
-    """The samples of ``steps`` steps; None where some were not recorded."""
-    return None if samples.len() < steps or samples.null_count() else int(samples.sum())
+def _samples(records: Mapping[str, Moments], rows: slice, steps: int) -> int | None:
+    """The samples of ``steps`` steps, ``rows`` of ``records``; None where some were not recorded."""
+    if rows.stop - rows.start < steps or records["lacks_samples"][rows].any():
+        return None
+    return int(records["samples"][rows].sum())
 
 
 def _after(begin_ns: int, length_ns: int, spans: Iterable[tuple[int, int]]) -> int:

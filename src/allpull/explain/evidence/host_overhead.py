@@ -18,10 +18,13 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Removal, seconds
+from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.facts import Facts
 from allpull.replay.whatif.network import faster
 from allpull.replay.window import CALL, Window
 from allpull.schema.explained import Evidence
+
+THROUGH_MEMORY = 50e6  # bytes/s: ranks of one host exchange far more, whatever the number of messages, if they run
 
 
 def hosts_s(facts: Facts) -> float | None:
@@ -31,6 +34,15 @@ def hosts_s(facts: Facts) -> float | None:
         return None
     each = transfers(facts.window)
     return float(np.median(machine.cpu_s + machine.queued_s)) * facts.step_s / each if each else None
+
+
+def exchange_waits_for_cpus(facts: Facts) -> bool:
+    """Whether ranks of one host all wait for a CPU and exchange more slowly than memory and messages explain."""
+    lane, machine = facts.window.reductions, facts.machine
+    if lane is None or lane.size_bytes is None or not facts.on_cpus or len(machine.host_names) != 1:
+        return False
+    exchanged_bytes = float(lane.size_bytes.sum()) * len(lane.seconds)
+    return exchanged_bytes < THROUGH_MEMORY * float(lane.seconds.sum()) and all_wait(facts.window, machine)
 
 
 def transfers(window: Window) -> float:

@@ -17,7 +17,8 @@ What it costs
     The replay with computation shortened by the time waited. Where all ranks wait, that is an upper bound, and is
     reported as one: the thread may also have been late to leave a collective, which is not computation; and in sums
     over threads, helper threads may wait without delaying anything. With accelerators, only the time that they wait for
-    their hosts can become shorter.
+    their hosts can become shorter. Within one host whose ranks exchange less than 50 MB/s, the exchange waits for CPUs,
+    too, and the bound includes it.
 
 What to do
     Where other programs keep the CPUs busy, which the evidence tells apart from the job's own use: run when they have
@@ -51,10 +52,13 @@ from allpull.explain.evidence.cpu_waiting import (
     waiting_share,
 )
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.host_overhead import exchange_waits_for_cpus
 from allpull.explain.remedy import Action, joined, sentence, within
 from allpull.explain.remedy_text import exclusive, fewer_ranks, own_cores, quoted, threads
 from allpull.replay.whatif.balanced import like_median
+from allpull.replay.whatif.network import without_transfer
 from allpull.replay.whatif.work import scaled
+from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
 from allpull.units import percent, show_time
 
@@ -125,6 +129,8 @@ def _median_of_others(shares: Floats, ranks: tuple[int, ...]) -> float:
 def _all(facts: Facts, crowded: float) -> Candidate:
     waited_s = crowded * facts.step_s
     without = _uncrowded(facts, waited_s)
+    if exchange_waits_for_cpus(facts):
+        without = partial(_exchanged_at_once, uncrowded=without)
     what, source = _counted(facts)
     subject = "All ranks wait" if facts.window.ranks > 1 else "The rank waits"
     remedy = _remedy(facts)
@@ -194,6 +200,11 @@ def _remedy(facts: Facts) -> Action:
     cores = Action() if fewer else within("give each rank its own cores: ", own_cores(start, machine))
     alone = Action() if others else within("keep other jobs away: ", exclusive(start))
     return joined("; ", others, within("start fewer threads: ", fewer), cores, alone)
+
+
+def _exchanged_at_once(window: Window, uncrowded: Removal) -> Window:
+    """As ``uncrowded``, and no transfer waits for a CPU."""
+    return without_transfer(uncrowded(window))
 
 
 def _uncrowded(facts: Facts, waited_s: float) -> Removal:

@@ -7,15 +7,16 @@ What it is
 
 How it is found
     By the fastest round trip between hosts, measured by pings: a bucket takes at least H−1 of them in a ring over H
-    hosts (Patarasuk & Yuan 2009). They must make up at least half of the time of the buckets, and no bucket may take
-    less: then gradients travel another way than the pings, or by another algorithm. It takes the times of buckets, so
-    nothing is reported at the level of steps, nor where the connections observed between hosts do not carry the
-    gradients.
+    hosts (Patarasuk & Yuan 2009). Over Gloo it is twice as many, because there a message waits until its receiver says
+    that it is ready. They must make up at least half of the time of the buckets, and not more than all of it: then
+    gradients travel another way than the pings, or by another algorithm. It takes the times of buckets, so nothing is
+    reported at the level of steps, nor where the connections observed between hosts do not carry the gradients.
 
 What it costs
     The replay with larger buckets, the best of twice, four and eight times the largest one: each bucket saves its
     latency, and what is in it starts only when the last gradient of it is ready. The latency that remains is not
-    counted.
+    counted. Over Gloo, hosts also take time for each message, so the interval reaches to where a bucket costs the mean
+    of those recorded, whatever its size.
 
 What to do
     Larger buckets: `DDP(model, bucket_cap_mb=100)`, or `HOROVOD_FUSION_THRESHOLD=134217728` (its fusion buffer);
@@ -41,6 +42,7 @@ from allpull.replay.whatif.network import with_buckets
 from allpull.units import show_time
 
 MOST = 0.5  # of the time of the buckets: otherwise bandwidth is the limit
+GLOO = 2  # times as many: receivers announce each buffer (sendNotifyRecvReady in gloo/transport/tcp/pair.cc)
 LARGER = (2, 4, 8)  # times the largest bucket: DDP's default of 25 MiB becomes up to 200 MiB
 MIB = 1 << 20
 
@@ -52,9 +54,10 @@ def find(facts: Facts) -> list[Candidate]:
         return []
     if lane.size_bytes is None or lane.size_bytes.sum() <= 0 or facts.network.carries_other:
         return []
-    each_s = (hosts - 1) * round_trip_s
-    bucket_s = np.median(lane.seconds, axis=0)
-    if each_s * lane.buckets < MOST * float(bucket_s.sum()) or each_s > float(bucket_s.min()):
+    gloo = facts.machine.uses_gloo
+    each_s = (hosts - 1) * round_trip_s * (GLOO if gloo else 1)
+    taken_s = float(np.median(lane.seconds, axis=0).sum())  # that of one bucket may be its share of the bytes
+    if not MOST * taken_s <= each_s * lane.buckets <= taken_s:
         return []
     largest = int(lane.size_bytes.max())
     total_s = {
@@ -62,6 +65,7 @@ def find(facts: Facts) -> list[Candidate]:
         for cap in (times * largest for times in LARGER)
     }
     cap = min(total_s, key=lambda one: total_s[one])
+    without = partial(with_buckets, cap_bytes=cap, latency_s=each_s)
     larger, near = bucket_size(facts.start, max(1, round(cap / MIB))), one_switch(facts.start)
     remedy = joined("; ", within("larger buckets: ", larger), within("hosts near each other: ", near))
     return [
@@ -74,10 +78,11 @@ def find(facts: Facts) -> list[Candidate]:
             evidence=(
                 seconds("latency of the buckets of a step, at least", each_s * lane.buckets, "pings between hosts"),
                 seconds("the fastest round trip between hosts", round_trip_s, "pings between hosts"),
-                seconds("time of all buckets of a step", float(bucket_s.sum()), facts.span),
+                seconds("time of all buckets of a step", taken_s, facts.span),
                 count("buckets of a step", lane.buckets, "buckets of DDP"),
                 size("the largest bucket", largest, "buckets of DDP"),
             ),
-            without=partial(with_buckets, cap_bytes=cap, latency_s=each_s),
+            without=without,
+            bounds=(without, partial(with_buckets, cap_bytes=cap, latency_s=taken_s / lane.buckets)) if gloo else None,
         )
     ]

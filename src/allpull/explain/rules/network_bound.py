@@ -6,8 +6,9 @@ What it is
 
 How it is found
     Ranks are blocked after the last of them has arrived, while the connections between hosts have data in flight for
-    most of that time. Within one host whose CPUs compute, the blocked time has to be a quarter of a step. No host and
-    no group of hosts stands out; those are `slow-link` and `shared-uplink`. Where connections were observed and are
+    most of that time. Within one host whose CPUs compute, the blocked time has to be a quarter of a step; where ranks
+    there wait for a CPU and exchange less than 50 MB/s, it is not memory that limits them but `cpu-contention`. No host
+    and no group of hosts stands out; those are `slow-link` and `shared-uplink`. Where connections were observed and are
     idle meanwhile, the network does not take the time, and this rule reports nothing.
 
 What it costs
@@ -34,7 +35,12 @@ import numpy as np
 
 from allpull.explain.candidate import MIN_SHARE, Candidate, rate, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.host_overhead import host_evidence, hosts_s, on_faster
+from allpull.explain.evidence.host_overhead import (
+    exchange_waits_for_cpus,
+    host_evidence,
+    hosts_s,
+    on_faster,
+)
 from allpull.explain.evidence.network import LEAST
 from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, joined, program, sentence, within
@@ -65,7 +71,7 @@ ALMOST_ALL = 0.999  # a network with no share left would be infinitely fast
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where transfers take longer than backward hides and no single connection is the cause."""
-    if facts.network.groups or facts.window.ranks < 2 or facts.blame is None:
+    if facts.network.groups or facts.window.ranks < 2 or facts.blame is None or exchange_waits_for_cpus(facts):
         return []
     exposed_s = float(facts.blame.transfer_s.mean())
     part, busy = network_share(facts), facts.network.usually_busy

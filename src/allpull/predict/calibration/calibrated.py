@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from allpull.predict.calibration.parameters import Floats, Parameters
 from allpull.predict.job import Job
 from allpull.predict.terms.compute import Compute
 from allpull.predict.terms.lateness import Lateness
+from allpull.predict.terms.periodic import Periodic
 from allpull.schema.probes import AllreduceAnswer
 
 
@@ -38,8 +39,9 @@ class Calibration:
     """Everything that a forecast of another job needs.
 
     ``job``: of the run with the most ranks, ``largest``. ``lead_s`` (draws, looks, buckets). ``algorithms``: those that
-    the data cannot tell apart, and ``algorithm`` (draws,) which of them each draw has. ``known_links``: whose rate
-    is known. ``error``: how far the model is from the measured steps it was fitted to, relative.
+    the data cannot tell apart, and ``algorithm`` (draws,) which of them each draw has. ``known_links``: whose rate is
+    known. ``error``: how far the model is from the measured steps it was fitted to, relative. ``events``: what happens
+    once per epoch, by name.
     """
 
     job: Job
@@ -54,4 +56,5 @@ class Calibration:
     algorithm: NDArray[np.intp]
     known_links: frozenset[str]
     error: float = 0.0
+    events: Mapping[str, Periodic] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from allpull.predict.calibration import links
 from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
+from allpull.predict.calibration.epochs import events
 from allpull.predict.calibration.links import LOCAL, NETWORK, Timed
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun
 from allpull.predict.calibration.parameters import DRAWS, Floats, Parameter, Parameters, State
@@ -24,6 +25,7 @@ from allpull.predict.terms.lateness import fitted as fitted_lateness
 
 SEED = 0
 LOOKS = 32  # steps of each draw on which the overlap of buckets is computed
+MOST_LATENCY_S = 1e-4  # of a hop between hosts in one data centre, by TCP
 REPEAT_SD = 0.0071  # of a step from run to run: the 90 % quantile of how entries of MLPerf repeat
 
 PROBE_NETWORK = "allpull probe allreduce -n {ranks} --set launch.hosts={hosts}"
@@ -50,17 +52,21 @@ def calibrate(
             )
     resamples = {id(run): block_resamples(run.steps, draws, rng) for run in runs}
     repeat = rng.normal(0, REPEAT_SD, draws)
-    lateness = fitted_lateness(largest.work_s, largest.host_of, resamples[id(largest)], rng)
+    lateness = fitted_lateness(_own_work(largest), largest.host_of, resamples[id(largest)], rng)
     with_buckets = max(
         (run for run in runs if run.per_step), key=lambda run: (run.ranks, run.is_whole_lane), default=largest
     )
     timed = _timed(runs, probes, resamples, draws, rng)
     exchange = _exchange(timed, stated, with_buckets, draws, rng)
+    with_epochs = max((run for run in runs if run.epochs is not None), key=lambda run: run.ranks, default=None)
+    epochs = None if with_epochs is None else with_epochs.epochs
     fit = Calibration(
         job=Job(
             ranks=largest.ranks,
             hosts=largest.hosts,
             batch=largest.batch,
+            workers=largest.workers,
+            samples_per_epoch=None if epochs is None else epochs.samples,
             bucket_bytes=() if with_buckets.bucket_bytes is None else tuple(map(int, with_buckets.bucket_bytes)),
         ),
         largest=largest,
@@ -79,6 +85,7 @@ def calibrate(
         algorithms=exchange.algorithms,
         algorithm=exchange.algorithm,
         known_links=exchange.known_links,
+        events={} if epochs is None else events(epochs, draws, rng),
         notes=tuple(exchange.notes),
     )
     return _with_error(fit, rng)
@@ -113,6 +120,12 @@ def _mean(values: Floats, resamples: NDArray[np.intp]) -> Floats:
     return means
 
 
+def _own_work(run: MeasuredRun) -> Floats:
+    """Work of each rank and step, s: without waiting for a loader that limits it, which waits less when others wait."""
+    work_s: Floats = run.work_s - run.input_s if run.waits_for_input else run.work_s
+    return work_s
+
+
 def _compute(runs: Sequence[MeasuredRun], resamples: Mapping[int, NDArray[np.intp]], repeat: Floats) -> Compute:
     """Work without waiting for input against the batch; of runs of one batch, the one with the most ranks counts."""
     by_batch: dict[float, MeasuredRun] = {}
@@ -120,7 +133,7 @@ def _compute(runs: Sequence[MeasuredRun], resamples: Mapping[int, NDArray[np.int
         if run.batch is not None and (run.batch not in by_batch or run.ranks > by_batch[run.batch].ranks):
             by_batch[run.batch] = run
     work = {
-        batch: np.maximum(_mean(run.work_s.mean(axis=1) - run.input_s, resamples[id(run)]), 1e-9) * (1 + repeat)
+        batch: np.maximum(_mean((run.work_s - run.input_s).mean(axis=1), resamples[id(run)]), 1e-9) * (1 + repeat)
         for batch, run in by_batch.items()
     }
     try:
@@ -135,11 +148,13 @@ def _work(
     """Waiting for input, the end of a reduction, and how far overlap slows compute."""
     slowdown = np.zeros(draws) if run.ranks > 1 else rng.uniform(0, SLOWDOWN, draws)
     state: State = "measured" if run.ranks > 1 else "assumed"
+    is_limit = run.waits_for_input
+    input_s = _mean(run.walls_s if is_limit else run.input_s.mean(axis=1), resamples) * (1 + repeat)
     return [
         Parameter(
-            name="input wait",
+            name="input per batch" if is_limit else "input wait",
             unit="s",
-            draws=_mean(run.input_s, resamples) * (1 + repeat),
+            draws=input_s,
             state="measured",
             source=run.run,
         ),
@@ -300,5 +315,5 @@ def _apply_stated(found: list[Parameter], stated: Stated, draws: int, rng: np.ra
 
 
 def _any_latency(draws: int, rng: np.random.Generator) -> Floats:
-    """A hop between hosts of which nothing is known: from 2.7 µs (NCCL's tuning.cc, NET ring LL) to 100 µs (TCP)."""
-    return np.exp(rng.uniform(math.log(2.7e-6), math.log(1e-4), draws))
+    """A hop between hosts of which nothing is known, (draws,): from RDMA to TCP, evenly in its logarithm."""
+    return np.exp(rng.uniform(math.log(links.LEAST_LATENCY_S), math.log(MOST_LATENCY_S), draws))

@@ -19,13 +19,11 @@ LATENCY_QUANTILE = 0.1  # of a probe's repetitions: noise of hosts only adds to 
 LARGE_SHARE = 0.25  # of a probe's largest size: a rate comes from sizes above it
 FORM_TOLERANCE = 0.02  # of the misfit of the best algorithm: within it, the data cannot tell algorithms apart
 LATENCY_SPREAD = 0.7  # of ln α where it is stated: what one link shows varies by a factor of two
-PAYLOAD = (
-    0.70,
-    0.9566,
-)  # of a stated line rate: at most TCP's payload, 1448 of 1514 bytes of a frame. The lower end is
-# assumed: transports do not fill a fast link (arXiv:2006.10103)
+PAYLOAD = (0.9, 0.9566)  # of a stated line rate: at most TCP's payload, 1448 of 1514 bytes of a frame
+FILLED_BYTES_PER_S = 25e9 / 8  # a faster link is not surely filled: scaling on it stops to improve (arXiv:2006.10103)
 HOST_SD = 0.01  # of the rate of a link from run to run, as of hosts of one kind
 NORMAL_95 = 1.96  # standard deviations to either side hold 95 %
+LEAST_LATENCY_S = 2.7e-6  # of a hop between hosts: NCCL's tuning.cc, ring, LL, NET
 LEAST_S = 1e-9  # of an all-reduce: times are divided by
 MIX_STEP = float(MIXES[1])  # how finely the share of latency in a run's buckets is resolved
 
@@ -110,7 +108,8 @@ def fitted(timed: Sequence[Timed], algorithm: str, local_ratio: Floats, rng: np.
     ``local_ratio`` (draws,): the latency of a hop within a host over that of a hop between hosts, where both occur.
 
     Latencies come from probes where there are any, since nothing overlaps them; rates from runs where there are any,
-    since there everything does. Of equal sizes on one placement the share of latency is unknown: any share is drawn.
+    since there everything does. Equal sizes on one placement do not tell a latency: any is drawn, evenly in its
+    logarithm, up to one that is all of the time.
     """
     probes, runs = [one for one in timed if one.is_probe], [one for one in timed if not one.is_probe]
     if probes:
@@ -119,7 +118,8 @@ def fitted(timed: Sequence[Timed], algorithm: str, local_ratio: Floats, rng: np.
         latency = _latency(runs, algorithm, local_ratio, rng)
         latency = latency + rng.uniform(0, MIX_STEP / 2, latency.size) * _largest_latency(runs, algorithm, local_ratio)
     else:
-        latency = rng.uniform(0, 1, local_ratio.size) * _largest_latency(runs, algorithm, local_ratio)
+        most = np.maximum(_largest_latency(runs, algorithm, local_ratio), LEAST_LATENCY_S)
+        latency = LEAST_LATENCY_S * (most / LEAST_LATENCY_S) ** rng.uniform(0, 1, local_ratio.size)
     rates = [_rates(one, algorithm, local_ratio, latency) for one in runs or probes]
     s_per_byte = np.mean(rates, axis=0) * (1 + rng.normal(0, HOST_SD, local_ratio.size))
     misfit = float(np.mean([_misfit(one, algorithm, local_ratio, latency, s_per_byte) for one in timed]))
@@ -137,7 +137,8 @@ def latency_state(timed: Sequence[Timed], algorithm: str) -> tuple[State, str | 
 
 def stated_rate(bytes_per_s: float, draws: int, rng: np.random.Generator) -> Floats:
     """Seconds per byte of a link of a stated line rate, (draws,)."""
-    rates: Floats = 1 / (bytes_per_s * rng.uniform(*PAYLOAD, draws))
+    least = PAYLOAD[0] * min(bytes_per_s, FILLED_BYTES_PER_S)
+    rates: Floats = 1 / rng.uniform(least, PAYLOAD[1] * bytes_per_s, draws)
     return rates
 
 

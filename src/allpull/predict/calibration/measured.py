@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.errors import AllpullError
+from allpull.predict.calibration.epochs import MeasuredEpochs, measured_epochs
 from allpull.predict.calibration.parameters import Floats
+from allpull.predict.terms.input import WAITED
 from allpull.replay.engine import total_work_s
 from allpull.replay.recording.build import record_window
 from allpull.replay.recording.step_choice import NoWindow
 from allpull.replay.window import CALL, REDUCE, Window
+from allpull.rundir.user_command import user_command
+from allpull.schema.run import RunRecord
 
 LEAST_STEPS = 20  # two blocks of the bootstrap: fewer show no spread
 PERIODIC = ("evaluation", "checkpoint")
+WORKERS = re.compile(r"--?(num|n|data|loader)?[-_]?workers|-j")
+MOST_DIGITS = 5
 UNEVEN_SHARE = 0.02  # of rank-steps: with more of another batch, the batch of a step is not one number
 
 
@@ -30,12 +38,13 @@ class MeasuredRun:
     """One run, in its regular steps; times in s.
 
     ``work_s`` (steps, ranks): of a rank between two synchronisations, without time blocked in collectives; ``input_s``
-    (steps,): the part of it spent waiting for input, mean over ranks. ``lead_s`` and ``bucket_s`` (steps, buckets):
-    how long before the last gradient each bucket was ready, mean over ranks, and how long it took; ``tail_s``
-    (steps,): from its end until ranks go on. ``calls_s`` (steps,): transfers of other collectives, mean over ranks.
-    ``step_s``: mean step. ``host_of`` (ranks,): the number of each rank's host. ``per_step``: reductions per step.
-    ``bucket_bytes`` (buckets,), None: not known. ``is_whole_lane``: the time of each bucket is known, not only the
-    exposed part of all of them.
+    (steps, ranks): the part of it spent waiting for input. ``walls_s`` (steps,): of whole steps. ``lead_s`` and
+    ``bucket_s`` (steps, buckets): how long before the last gradient each bucket was ready, mean over ranks, and how
+    long it took; ``tail_s`` (steps,): from its end until ranks go on. ``calls_s`` (steps,): transfers of other
+    collectives, mean over ranks. ``host_of`` (ranks,): the number of each rank's host. ``per_step``: reductions per
+    step. ``bucket_bytes`` (buckets,), None: not known. ``is_whole_lane``: the time of each bucket is known, not only
+    the exposed part of all of them. ``workers``: of a rank's loader, None: not known. ``epochs``: None where none is
+    complete.
     """
 
     run: str
@@ -46,21 +55,32 @@ class MeasuredRun:
     batch: float | None
     work_s: Floats
     input_s: Floats
+    walls_s: Floats
     lead_s: Floats
     bucket_s: Floats
     tail_s: Floats
     calls_s: Floats
-    step_s: float
     per_step: int
     bucket_bytes: Floats | None
     is_whole_lane: bool
     complete: bool
-    gaps: tuple[str, ...]
+    workers: int | None = None
+    epochs: MeasuredEpochs | None = None
 
     @property
     def steps(self) -> int:
         """Regular steps."""
         return int(self.work_s.shape[0])
+
+    @property
+    def step_s(self) -> float:
+        """The mean step."""
+        return float(self.walls_s.mean())
+
+    @property
+    def waits_for_input(self) -> bool:
+        """Whether its loader limits the rate: then a step takes as long as the loader needs for a batch."""
+        return float(self.input_s.mean()) > WAITED * self.step_s
 
     @property
     def place(self) -> tuple[int, int]:
@@ -80,13 +100,15 @@ def measure(aligned: AlignedRun) -> MeasuredRun:
         raise CannotCalibrate(f"{record.id}: {window.reason}")
     hosts = [aligned.data.headers[rank].host for rank in range(window.ranks)]
     host_of = np.unique(hosts, return_inverse=True)[1].astype(np.intp)
-    return measured(
+    made = measured(
         window,
         run=record.id,
         backend=_backend(aligned),
         host_of=host_of,
         stated_batch=None if record.global_batch is None else record.global_batch / record.ranks,
+        workers=_workers(record),
     )
+    return replace(made, epochs=measured_epochs(aligned))
 
 
 def measured(
@@ -96,6 +118,7 @@ def measured(
     backend: str | None,
     host_of: NDArray[np.intp],
     stated_batch: float | None = None,
+    workers: int | None = None,
 ) -> MeasuredRun:
     """What ``window`` measured.
 
@@ -131,17 +154,17 @@ def measured(
         host_of=host_of,
         batch=_batch(window, regular, stated_batch, run),
         work_s=work_s,
-        input_s=window.per_step("input")[regular].mean(axis=1),
+        input_s=window.per_step("input")[regular],
+        walls_s=window.wall_s[regular].mean(axis=1),
         lead_s=lead_s,
         bucket_s=bucket_s,
         tail_s=tail_s,
         calls_s=calls[regular].mean(axis=1),
-        step_s=float(window.wall_s[regular].mean()),
         per_step=per_step,
         bucket_bytes=size_bytes,
         is_whole_lane=window.level == "bucket",
         complete=window.complete,
-        gaps=tuple(gap.text for gap in window.gaps),
+        workers=workers,
     )
 
 
@@ -197,6 +220,17 @@ def _batch(window: Window, regular: NDArray[np.bool_], stated: float | None, run
             hint="train with the same batch on every rank",
         )
     return float(usual)
+
+
+def _workers(record: RunRecord) -> int | None:
+    """Workers of a rank's loader: of the trainer, or an option of the user's program that is called so."""
+    data = record.spec.get("data")
+    stated = data.get("workers") if record.kind == "train" and isinstance(data, Mapping) else None
+    if record.kind == "run":
+        options = user_command(record.command).options
+        stated = next((value for name, value in options.items() if WORKERS.fullmatch(name)), None)
+    text = str(stated)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS and int(text) > 0 else None
 
 
 def _backend(aligned: AlignedRun) -> str | None:

@@ -11,6 +11,7 @@ from allpull.predict.calibration.parameters import Floats
 from allpull.predict.job import Job
 from allpull.predict.terms.algorithms import ALGORITHMS
 from allpull.predict.terms.exchange import bucket_seconds, exposed, overlapped
+from allpull.predict.terms.input import wait
 
 COMPUTE, INPUT, LATENESS, EXCHANGE, COLLECTIVES = "compute", "input", "lateness", "exchange", "other collectives"
 """Terms of a step."""
@@ -26,7 +27,7 @@ def step_terms(job: Job, calibration: Calibration) -> dict[str, Floats]:
     work_s = calibration.compute.seconds(job.batch)
     assert calibration.largest.batch is not None
     longer = work_s / calibration.compute.seconds(calibration.largest.batch)
-    terms = {COMPUTE: work_s, INPUT: parameters["input wait"]}
+    terms = {COMPUTE: work_s, INPUT: parameters.get("input wait")}
     if job.ranks > 1:
         lead_s = calibration.lead_s * longer[:, None, None]
         seconds = buckets_s(job, calibration)
@@ -38,8 +39,21 @@ def step_terms(job: Job, calibration: Calibration) -> dict[str, Floats]:
             grown = math.log2(job.ranks) / math.log2(calibration.largest.ranks) - 1
             growth = 1 + parameters["growth of other collectives"] * grown
             terms[COLLECTIVES] = parameters["other collectives"] * growth
+    if "input per batch" in parameters:
+        busy_s = np.sum([seconds for name, seconds in terms.items() if name != INPUT], axis=0)
+        terms[INPUT] = wait(_input_s(job, calibration), busy_s)
     factor = 1 + parameters.get("model error")
     return {name: seconds * factor for name, seconds in terms.items()}
+
+
+def _input_s(job: Job, calibration: Calibration) -> Floats:
+    """What the loader of a rank needs for a batch of ``job``, (draws,): workers share it evenly."""
+    assert calibration.largest.batch is not None
+    share = job.batch / calibration.largest.batch
+    if job.workers is not None and calibration.job.workers is not None:
+        share *= calibration.job.workers / job.workers
+    seconds: Floats = calibration.parameters["input per batch"] * share
+    return seconds
 
 
 def buckets_s(job: Job, calibration: Calibration) -> Floats:

@@ -105,6 +105,19 @@ class Lateness:
         middle_s = np.maximum(self.measured_max_s.mean(axis=1), tails.median(new))
         return np.where(self.shape < 1, mean_s, middle_s)
 
+    def times(self, factor: float) -> Lateness:
+        """The same with all times ``factor`` times as long."""
+        return replace(
+            self,
+            work_s=self.work_s * factor,
+            ordered_s=self.ordered_s * factor,
+            measured_max_s=self.measured_max_s * factor,
+            new_s=self.new_s * factor,
+            host_s=self.host_s * factor,
+            persistent_s=self.persistent_s * factor,
+            balanced=None if self.balanced is None else self.balanced.times(factor),
+        )
+
 
 def polish(work: Floats, rounds: int = 20) -> Polished:
     """Two-way median polish of ``work`` (steps, ranks)."""
@@ -351,8 +364,8 @@ def _reasons(shape_of_work: tuple[int, int], hosts: int, shape: Floats) -> list[
         reasons.append(f"{ranks} ranks show little of how far ranks differ persistently")
     if steps * ranks < FEW_RANK_STEPS:
         reasons.append(f"{steps * ranks} steps of ranks do not show the tail; {FEW_RANK_STEPS} would")
+    elif (shape >= 1).mean() > 0.05:
+        reasons.append("the tail is so heavy that its maximum may have no mean: its median counts")
     if hosts == 1 and ranks > 1:
         reasons.append("one host does not show whether steps are slow on one host or on all")
-    if (shape >= 1).mean() > 0.05:
-        reasons.append("the tail is so heavy that its maximum may have no mean: its median counts")
     return reasons

@@ -19,7 +19,7 @@ backward.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import polars as pl
@@ -52,55 +52,76 @@ class Leads:
     missing: int
 
 
-def all_leads(ready: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
-    """How long before the arrival of its rank each bucket was ready: rank, step, reduction, network, bucket, lead_ns.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LeadTimes:
+    """How long before the arrival of its rank each bucket was ready: arrays of one shape, by rank, step and bucket.
+
+    ``meeting``: the reduction of the step; ``network``: that whose bucket it is.
+    """
+
+    rank: Ints
+    step: Ints
+    meeting: Ints
+    network: Ints
+    bucket: Ints
+    lead_ns: Ints
+
+    def of(self, rows: Ints, network: int) -> LeadTimes:
+        """Those of ``network`` whose entry in ``rows`` is not negative; the entry is then the ``step``."""
+        kept = (rows >= 0) & (self.network == network)
+        if kept.all():
+            return replace(self, step=rows)
+        parts = {one.name: getattr(self, one.name)[kept] for one in fields(self)}
+        return LeadTimes(**{**parts, "step": rows[kept]})
+
+
+def all_leads(ready: pl.DataFrame, listed: pl.DataFrame) -> LeadTimes:
+    """How long before the arrival of its rank each bucket was ready.
 
     ``ready``: columns of ``rundir.read.buckets.SCHEMA``; ``listed``: of ``rundir.read.reductions.SCHEMA``; both with
-    moments of each rank's own clock. Sorted by rank, step, reduction and bucket.
+    moments of each rank's own clock, sorted by rank and step.
     """
-    last = pl.col("ready_ns").last().over("rank", "step")
-    alone = ready.join(listed.select("rank", "step").unique(), on=["rank", "step"], how="anti").select(
-        "rank",
-        "step",
-        pl.lit(0, dtype=pl.Int64).alias("reduction"),
-        pl.lit(0, dtype=pl.Int64).alias("network"),
-        "bucket",
-        (last - pl.col("ready_ns")).alias("lead_ns"),
-    )
     if listed.is_empty():
-        return alone.sort("rank", "step", "bucket")
+        return _alone(ready)
     arrived = pl.col("arrival_ns").max().over("rank", "step", "meeting")
     each = with_meetings(listed).with_columns(
         arrived.alias("arrived_ns"), pl.int_ranges(pl.col("ready_ns").list.len().cast(pl.Int64)).alias("bucket")
     )
     several = each.explode("bucket", "ready_ns").select(
-        "rank",
-        "step",
-        pl.col("meeting").alias("reduction"),
-        "network",
-        "bucket",
-        (pl.col("arrived_ns") - pl.col("ready_ns")).alias("lead_ns"),
+        "rank", "step", "meeting", "network", "bucket", (pl.col("arrived_ns") - pl.col("ready_ns")).alias("lead_ns")
     )
-    return pl.concat([alone, several]).sort("rank", "step", "reduction", "network", "bucket")
+    apart = ready.join(listed.select("rank", "step").unique(), on=["rank", "step"], how="anti", maintain_order="left")
+    alone = pl.DataFrame({one.name: getattr(_alone(apart), one.name) for one in fields(LeadTimes)})
+    both = pl.concat([alone, several.cast(pl.Int64)]).sort("rank", "step", "meeting", "network", "bucket")
+    return LeadTimes(**{name: both[name].to_numpy() for name in both.columns})
 
 
-def leads(inside: pl.DataFrame, worked_s: Floats, least: int = 2) -> Leads | None:
+def _alone(ready: pl.DataFrame) -> LeadTimes:
+    """Of steps with one reduction, which begins when their last bucket was ready."""
+    rank, step, bucket, ready_ns = (ready[name].to_numpy() for name in ("rank", "step", "bucket", "ready_ns"))
+    starts = np.flatnonzero((np.diff(rank, prepend=-1) != 0) | (np.diff(step, prepend=-1) != 0))
+    ends = np.append(starts[1:], rank.size)[: starts.size]
+    zero = np.broadcast_to(np.int64(0), rank.shape)
+    lead_ns = np.repeat(ready_ns[ends - 1], ends - starts) - ready_ns
+    return LeadTimes(rank=rank, step=step, meeting=zero, network=zero, bucket=bucket, lead_ns=lead_ns)
+
+
+def leads(inside: LeadTimes, worked_s: Floats, least: int = 2) -> Leads | None:
     """The leads of one network; None where too few are known, or they have fewer than ``least`` buckets.
 
     Args:
-        inside: columns rank, row (of the reductions), bucket and lead_ns, by rank, row and bucket.
+        inside: of the network, with rows of the reductions for steps.
         worked_s: from the begin of the step to the arrival, shape (reductions, ranks).
         least: 2, since a single moment is the arrival.
     """
-    bucket = inside["bucket"].to_numpy()
+    bucket = inside.bucket
     starts = np.flatnonzero(bucket == 0)
     counts = np.diff(np.append(starts, bucket.size))
     buckets = int(np.bincount(counts, minlength=1).argmax())
     if buckets < least:
         return None
     starts = starts[counts == buckets]
-    row, rank = inside["row"].to_numpy()[starts], inside["rank"].to_numpy()[starts]
-    lead_ns = inside["lead_ns"].to_numpy()
+    row, rank, lead_ns = inside.step[starts], inside.rank[starts], inside.lead_ns
     is_even = starts.size * buckets == lead_ns.size
     lead_ns = lead_ns.reshape(-1, buckets) if is_even else lead_ns[starts[:, None] + np.arange(buckets)]
     lead_s = lead_ns / NS_PER_S

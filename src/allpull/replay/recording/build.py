@@ -96,8 +96,9 @@ def _count(aligned: AlignedRun, steps: ChosenSteps) -> int:
 
 def _buckets(aligned: AlignedRun, steps: ChosenSteps) -> int:
     """The approximate number of buckets per step."""
-    recorded = in_window(aligned.ready.select("step"), steps.steps).height
-    return -(-recorded // (steps.steps.size * aligned.data.record.ranks))
+    inside = pl.col("step").is_between(int(steps.steps[0]), int(steps.steps[-1]))
+    recorded = aligned.ready.select(inside.sum()).item()
+    return -(-int(recorded) // (steps.steps.size * aligned.data.record.ranks))
 
 
 def _calls(aligned: AlignedRun, steps: ChosenSteps, recorded: Moments) -> tuple[Calls, Iterator[Gap]]:
@@ -190,9 +191,9 @@ def _reductions(
     at = events.kind == REDUCE
     stand_s, leave_s = events.stand_s[at], events.leave_s[at]
     listed = in_window(aligned.listed, steps.steps)
-    lead_ns = bucket_times.all_leads(in_window(aligned.ready, steps.steps), listed)
+    leads = bucket_times.all_leads(in_window(aligned.ready, steps.steps), listed)
     of_networks = [
-        _of_networks(aligned, recorded, place, (stand_s, leave_s), (int(steps.steps[0]), lead_ns))
+        _of_networks(aligned, recorded, place, (stand_s, leave_s), (int(steps.steps[0]), leads))
         for place in range(len(reduced.names))
     ]
     levels = {level for _, level, _ in of_networks}
@@ -206,7 +207,7 @@ def _of_networks(
     recorded: Moments,
     place: int,
     at: tuple[Floats, Floats],
-    leads: tuple[int, pl.DataFrame],
+    leads: tuple[int, bucket_times.LeadTimes],
 ) -> tuple[Reductions, Level, list[Gap]]:
     """The reductions of one set of networks, as for all of them.
 
@@ -217,13 +218,12 @@ def _of_networks(
     numbers = [int(number) for number in reduced.names[place].split("+")]
     stand_s, leave_s = (moments_s[rows] for moments_s in at)
     worked_s = reduced.arrival_s[rows] - recorded.begin_s[reduced.step_of[rows]]
-    first, lead_ns = leads
-    index = pl.DataFrame({"step": reduced.step_of[rows] + first, "reduction": reduced.place[rows]}).with_row_index(
-        "row"
-    )
-    inside = lead_ns.join(index.cast(pl.Int64), on=["step", "reduction"], how="inner", maintain_order="left")
+    first, recorded_leads = leads
+    row_of = np.full((recorded.end_s.shape[0], int(reduced.place.max()) + 2), -1)  # the last place: of no reduction
+    row_of[reduced.step_of[rows], reduced.place[rows]] = np.arange(rows.size)
+    in_rows = row_of[recorded_leads.step - first, np.minimum(recorded_leads.meeting, row_of.shape[1] - 1)]
     known = [
-        bucket_times.leads(inside.filter(pl.col("network") == number), worked_s, least=2 if len(numbers) == 1 else 1)
+        bucket_times.leads(recorded_leads.of(in_rows, number), worked_s, least=2 if len(numbers) == 1 else 1)
         for number in numbers
     ]
     whole = [one for one in known if one is not None]

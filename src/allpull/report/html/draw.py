@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Any
 
 import altair as alt
 import vl_convert
 
+from allpull.report import user_cache
+
 PNG_SCALE = 2.0
+MAX_BUNDLE_BYTES = 16 << 20
 NO_NETWORK: list[str] = []
 """URLs that a specification may fetch while it is converted: none."""
 
@@ -36,13 +41,21 @@ def pdf(spec: Mapping[str, Any]) -> bytes:
 
 @lru_cache(maxsize=4)
 def bundle(snippet: str) -> str:
-    """``snippet`` preceded by Vega, Vega-Lite and Vega-Embed, as one script that needs no network."""
-    script: str = vl_convert.javascript_bundle(snippet, vl_version=vega_lite())
-    return script
+    """``snippet`` preceded by Vega, Vega-Lite and Vega-Embed, as one script that needs no network.
+
+    It is the same for every page, and takes longer to make than all charts: the user's cache keeps it.
+    """
+    text = f"{version('vl-convert-python')} {vega_lite()} {snippet}"
+    name = f"charts-{hashlib.sha256(text.encode()).hexdigest()[:32]}.js"
+    script = user_cache.load(name, MAX_BUNDLE_BYTES)
+    if script is None:
+        script = vl_convert.javascript_bundle(snippet, vl_version=vega_lite()).encode()
+        user_cache.store(name, script)
+    return script.decode()
 
 
 @lru_cache(maxsize=1)
 def vega_lite() -> str | None:
     """The Vega-Lite version that Altair targets, if vl-convert has it; None: vl-convert's newest."""
-    version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-    return version if version in vl_convert.get_vegalite_versions() else None
+    wanted = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    return wanted if wanted in vl_convert.get_vegalite_versions() else None

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from allpull.report import epoch_layout
-from allpull.report.html.block import Block, Part, Points, Table, Text
+from allpull.report import epoch_layout, idle_text
+from allpull.report.html.block import Block, Chart, Part, Points, Table, Text
+from allpull.report.html.lines import Frame, Line, Mark
+from allpull.report.html.lines import chart as line_chart
+from allpull.report.wording import ABSENT, labels, percent
+from allpull.schema.idle import AcceleratorIdle
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics
 from allpull.units import counted
@@ -17,7 +21,7 @@ MOST_READING = 6  # runs whose reading is listed
 def block(report: ScalingReport) -> Block | None:
     """A table of epoch times, each precision over the most exact one, and reading; None if there is none of them."""
     runs = report.show.runs
-    parts = [*_epochs(runs), *_precisions(report), *_reading(runs)]
+    parts = [*_epochs(runs), *_idle(runs), *_precisions(report), *_reading(runs)]
     if not parts:
         return None
     known = sum(run.epoch_s is not None for run in runs)
@@ -37,6 +41,48 @@ def _epochs(runs: list[RunMetrics]) -> Iterator[Part]:
         sentences = list(epoch_layout.sentences(runs[0]))[1:]
         if rows and sentences:
             yield Points(items=sentences)
+
+
+def _idle(runs: list[RunMetrics]) -> Iterator[Part]:
+    """How much of an epoch accelerators ran nothing: a sentence for one run, else a row per run, and each epoch."""
+    known = [(label, run.idle) for label, run in zip(labels(runs), runs, strict=True) if run.idle is not None]
+    known = [(label, idle) for label, idle in known if idle.share is not None]
+    if not known:
+        return
+    if len(runs) == 1:
+        yield Points(items=[idle_text.sentence(known[0][1])])
+    else:
+        rows = [(label, percent(idle.share), idle_text.extremes(idle), idle.source or ABSENT) for label, idle in known]
+        columns = ("Run", "Idle share", "Least and most of an epoch", "Source")
+        yield Table(caption="Idle accelerators, mean over epochs", columns=columns, rows=rows)
+    chart = _idle_chart(known)
+    if chart is not None:
+        yield chart
+
+
+def _idle_chart(known: list[tuple[str, AcceleratorIdle]]) -> Chart | None:
+    """The idle share of each epoch; None where no run has two epochs with one."""
+    lines = [
+        Line(
+            name=label,
+            marks=[
+                Mark(x=one.epoch, value=100 * one.share, shown=percent(one.share))
+                for one in idle.epochs
+                if one.share is not None
+            ],
+        )
+        for label, idle in known
+    ]
+    return line_chart(
+        Frame(
+            slug="idle",
+            title="Idle share of each epoch",
+            caption="The share of an epoch in which an accelerator ran nothing of ours, mean over accelerators.",
+            x_title="Epoch",
+            y_title="Idle share (%)",
+        ),
+        lines,
+    )
 
 
 def _precisions(report: ScalingReport) -> Iterator[Part]:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from allpull.report.html.block import Block, Command, Commands, Links, Notice, Part, Points, Table, Text
 from allpull.report.printable import short
 from allpull.report.sections.summary import remaining_sentences
+from allpull.report.sections.throughput import is_reference
 from allpull.report.wording import (
     ABSENT,
     NAME_CHARACTERS,
@@ -73,17 +74,12 @@ def table(show: ShowResult, *, caption: str = "") -> Table:
         columns=[columns[place] for place in kept],
         rows=[[row[place] for place in kept] for row in rows],
         text_columns=1 + has_names,
-        marked=frozenset(index for index, run in enumerate(show.runs) if _is_reference(run, show)),
+        marked=frozenset(index for index, run in enumerate(show.runs) if is_reference(run, show)),
     )
 
 
-def _is_reference(run: RunMetrics, show: ShowResult) -> bool:
-    """Whether speed-ups are measured against ``run``: each precision has a reference of its own."""
-    return run.run in {show.reference, *(one.reference for one in show.runs)}
-
-
 def _state(run: RunMetrics, show: ShowResult) -> str:
-    states = ["reference"] if _is_reference(run, show) else []
+    states = ["reference"] if is_reference(run, show) else []
     states += [] if run.status == "completed" else [short(run.status, STATUS_CHARACTERS)]
     return f" ({', '.join(states)})" if states else ""
 

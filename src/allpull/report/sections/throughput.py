@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -11,15 +10,13 @@ import altair as alt
 from allpull.report.colours import QUIET, RUNS
 from allpull.report.html.block import Block, Chart
 from allpull.report.html.chart import data, spec
-from allpull.report.wording import efficiencies, labels, largest, percent, spread, times
+from allpull.report.html.lines import LOG_FROM_RATIO, MAX_TICKS, round_values
+from allpull.report.wording import ABSENT, efficiencies, labels, largest, percent, spread, times
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics, ShowResult
 from allpull.units import counted, show_count
 
 TITLE = "How much faster it gets"
-LOG_FROM_RATIO = 16  # the smallest of five doublings would vanish on a linear axis
-MAX_TICKS = 12
-FINE_DECADES = 3  # over more powers of ten, lines at 2 and 5 crowd the axis
 TOOLTIP = [
     alt.Tooltip("run:N", title="run"),
     alt.Tooltip("shown:N", title="samples/s"),
@@ -33,10 +30,10 @@ def block(report: ScalingReport) -> Block | None:
     points = _points(report.show)
     if len({point["ranks"] for point in points}) < 2:
         return None
-    ideal = _ideal(report.show, points)
+    ideal = list(_ideal(report.show, points))
     caption = (
         "Each point is a run; its bar is the 95 % confidence interval of the mean, often smaller than the point. "
-        + ("The dashed line is perfect scaling from the reference run. " if ideal else "")
+        + _ideal_caption(ideal)
         + "A percentage next to a point is its efficiency."
     )
     chart = Chart(
@@ -44,6 +41,7 @@ def block(report: ScalingReport) -> Block | None:
         title="Throughput against ranks",
         caption=caption,
         height_px=340,
+        key_characters=max(map(len, names)) if len(names := _precisions(points)) > 1 else 0,
         spec=spec(_chart(points, ideal)),
     )
     return Block(title=TITLE, lead=_lead(report.show), parts=[chart])
@@ -67,7 +65,7 @@ def _lead(show: ShowResult) -> str:
 
 def _points(show: ShowResult) -> list[dict[str, Any]]:
     return [
-        _point(label, run, efficiency=share, is_reference=run.run == show.reference)
+        _point(label, run, efficiency=share, is_reference=is_reference(run, show))
         for label, run, share in zip(labels(show.runs), show.runs, efficiencies(show.runs), strict=True)
         if run.throughput is not None and run.throughput.value > 0 and run.ranks > 0
     ]
@@ -78,6 +76,7 @@ def _point(label: str, run: RunMetrics, *, efficiency: float | None, is_referenc
     return {
         "run": label,
         "ranks": run.ranks,
+        "precision": run.precision or ABSENT,
         "value": run.throughput.value,
         "low": run.throughput.low,
         "high": run.throughput.high,
@@ -88,14 +87,35 @@ def _point(label: str, run: RunMetrics, *, efficiency: float | None, is_referenc
     }
 
 
-def _ideal(show: ShowResult, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Two ends of the line through the reference on which doubling ranks doubles throughput; [] without one."""
-    reference = next((run for run in show.runs if run.run == show.reference), None)
-    if reference is None or reference.throughput is None or reference.throughput.value <= 0:
-        return []
-    per_rank = reference.throughput.value / reference.ranks
-    ends = (min(point["ranks"] for point in points), max(point["ranks"] for point in points))
-    return [{"ranks": ranks, "value": per_rank * ranks} for ranks in ends]
+def is_reference(run: RunMetrics, show: ShowResult) -> bool:
+    """Whether speed-ups are measured against ``run``: each precision has a reference of its own."""
+    return run.run in {show.reference, *(one.reference for one in show.runs)}
+
+
+def _ideal(show: ShowResult, points: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Two ends of the line through each reference on which doubling ranks doubles throughput.
+
+    It spans the sizes of its own precision, the first end before the second.
+    """
+    for reference in (run for run in show.runs if is_reference(run, show)):
+        if reference.throughput is not None and reference.throughput.value > 0:
+            precision, per_rank = reference.precision or ABSENT, reference.throughput.value / reference.ranks
+            sizes = [point["ranks"] for point in points if point["precision"] == precision]
+            if min(sizes) < max(sizes):
+                for ranks in (min(sizes), max(sizes)):
+                    yield {"ranks": ranks, "value": per_rank * ranks, "precision": precision}
+
+
+def _ideal_caption(ideal: Sequence[Mapping[str, Any]]) -> str:
+    if not ideal:
+        return ""
+    if len(ideal) > 2:
+        return "The dashed lines are perfect scaling from the reference run of each precision. "
+    return "The dashed line is perfect scaling from the reference run. "
+
+
+def _precisions(points: Sequence[Mapping[str, Any]]) -> list[str]:
+    return list(dict.fromkeys(point["precision"] for point in points))
 
 
 def _axes(points: Sequence[Mapping[str, Any]]) -> tuple[alt.X, alt.Y]:
@@ -115,37 +135,29 @@ def _axes(points: Sequence[Mapping[str, Any]]) -> tuple[alt.X, alt.Y]:
     return x, alt.Y("value:Q", title="Samples per second", scale=y_scale, axis=y_ticks)
 
 
-def round_values(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten from one below ``low`` to one above ``high``; powers alone over many decades.
-
-    >>> round_values(300, 4000)
-    [200.0, 500.0, 1000.0, 2000.0, 5000.0]
-    """
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    steps = (1.0, 2.0, 5.0) if last - first <= FINE_DECADES else (1.0,)
-    values = [step * 10.0**power for power in range(first, min(last, 307) + 1) for step in steps]
-    inside = [index for index, value in enumerate(values) if low <= value <= high]
-    begin, end = (inside[0], inside[-1]) if inside else (0, len(values) - 1)
-    return values[max(0, begin - 1) : end + 2]
-
-
 def _chart(points: Sequence[Mapping[str, Any]], ideal: Sequence[Mapping[str, Any]]) -> alt.LayerChart | alt.FacetChart:
     x, y = _axes(points)
     measured = alt.Chart(data(points))
     bars = alt.Chart(data([point for point in points if _has_bar(point)]))
     layers: list[alt.Chart] = []
+    precisions = _precisions(points)
+    colour: Any = alt.value(RUNS[0])
+    if len(precisions) > 1:
+        scale = alt.Scale(domain=precisions, range=[RUNS[at % len(RUNS)] for at in range(len(precisions))])
+        colour = alt.Color("precision:N", scale=scale, title=None)
     if ideal:
-        perfect = alt.Chart(data(ideal))
-        layers.append(perfect.mark_line(color=QUIET, strokeDash=[5, 4], strokeWidth=1.5).encode(x=x, y=y))
+        perfect = alt.Chart(data(ideal)).encode(x=x, y=y, detail="precision:N")
+        layers.append(perfect.mark_line(color=QUIET, strokeDash=[5, 4], strokeWidth=1.5))
         layers.append(
             alt.Chart(data(ideal[-1:]))
             .mark_text(text="ideal", align="right", baseline="bottom", dx=-8, dy=-6, color=QUIET)
             .encode(x=x, y=y)
         )
-    if len({point["ranks"] for point in points}) == len(points):
-        layers.append(measured.mark_line(color=RUNS[0], strokeWidth=2.5).encode(x=x, y=y))
-    layers.append(bars.mark_rule(color=RUNS[0], strokeWidth=2).encode(x=x, y="low:Q", y2="high:Q"))
-    layers.append(measured.mark_point(color=RUNS[0], size=90, filled=True, opacity=1).encode(x=x, y=y, tooltip=TOOLTIP))
+    if len({(point["ranks"], point["precision"]) for point in points}) == len(points):
+        layers.append(measured.mark_line(strokeWidth=2.5).encode(x=x, y=y, color=colour))
+    layers.append(bars.mark_rule(strokeWidth=2).encode(x=x, y="low:Q", y2="high:Q", color=colour))
+    dots = measured.mark_point(size=90, filled=True, opacity=1)
+    layers.append(dots.encode(x=x, y=y, tooltip=TOOLTIP, color=colour))
     layers.append(measured.mark_text(baseline="top", dx=11, dy=8).encode(x=x, y=y, text="note:N"))
     return alt.layer(*layers)
 

@@ -6,13 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from allpull.analyse.scaling import ratio
 from allpull.report.html.block import Block, Chart, Part, Table
+from allpull.report.html.lines import Frame, Line, Mark, chart
 from allpull.report.printable import short
 from allpull.report.study.content import StudyReport
-from allpull.report.study.drawing import Frame, Line, Mark, chart
 from allpull.report.study.lines import Axis, AxisLine, axes, plain_name, plain_value, published_name, setting
 from allpull.report.study.scaling import MOST_ROWS, rate
 from allpull.report.wording import ABSENT, joined, ranged, spread
 from allpull.schema.studied import PublishedSeries, StudyPoint, Value
+from allpull.study.results import base_value
 from allpull.units import counted, show_count
 
 TITLE = "One setting at a time"
@@ -37,9 +38,6 @@ SLUGS = {
 }
 """File names of the charts of well-known parameters; those of others are numbered."""
 
-BASES = ("fp32", "float32", "off")
-"""Values that others are compared with, where they are among the named ones; else the first is."""
-
 
 def block(report: StudyReport) -> Block | None:
     """A chart and a table for each parameter that has several values at otherwise equal settings."""
@@ -55,11 +53,6 @@ def block(report: StudyReport) -> Block | None:
     if not parts:
         return None
     return Block(title=TITLE, lead=f"Throughput against {joined(names)}, all other settings equal.", parts=parts)
-
-
-def base_of(values: Sequence[Value]) -> Value:
-    """The value that the others of an axis are compared with."""
-    return next((value for value in values if plain_value(value) in BASES), values[0])
 
 
 def _parts(axis: Axis, slug: str, published: Sequence[PublishedSeries]) -> Iterator[Part]:
@@ -152,7 +145,7 @@ def _table(axis: Axis, name: str) -> Table:
 def _ratios(axis: Axis) -> Iterator[Table]:
     """Each value over the base, at each setting of the others: FP16 over FP32 at each size."""
     values = _values(axis.lines)
-    base = plain_value(base_of(values))
+    base = plain_value(base_value(values))
     others = [plain_value(value) for value in values if plain_value(value) != base]
     rows: list[tuple[str, ...]] = []
     for line in axis.lines:

@@ -9,13 +9,14 @@ from allpull.schema.audited import AuditFinding
 from allpull.schema.pop import PopEfficiencies
 from allpull.schema.results import RunDetail
 from allpull.schema.studied import StudyPoint, StudyResult
+from allpull.schema.tuned import TuneResult
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReport:
     """A study, and what its own numbers contradict or leave unchecked.
 
-    ``details`` and POP efficiencies are of one run of each point, by point id.
+    ``details`` and POP efficiencies are of one run of each point, by point id; ``tuning`` is that of its directory.
     """
 
     study: StudyResult
@@ -23,6 +24,7 @@ class StudyReport:
     pop: Mapping[str, PopEfficiencies] = field(default_factory=dict)
     findings: Sequence[AuditFinding] = ()
     unchecked: Sequence[str] = ()
+    tuning: TuneResult | None = None
 
     @property
     def measured(self) -> list[StudyPoint]:

@@ -11,10 +11,11 @@ from allpull.report.figures import place_figures
 from allpull.report.html.block import Block
 from allpull.report.page import Page, render_page
 from allpull.report.printable import short
-from allpull.report.study import answer, axes, efficiencies, learning, method, points, proposal, scaling, times
+from allpull.report.study import answer, axes, efficiencies, learning, method, points, proposal, scaling, times, tuning
 from allpull.report.study.content import StudyReport
 from allpull.report.wording import NAME_CHARACTERS, joined
-from allpull.units import counted
+from allpull.schema.tuned import TuneResult
+from allpull.units import counted, show_time
 
 SECTIONS: dict[str, Callable[[StudyReport], Block | None]] = {
     "answer": answer.block,
@@ -24,6 +25,7 @@ SECTIONS: dict[str, Callable[[StudyReport], Block | None]] = {
     "settings": axes.block,
     "efficiency": efficiencies.block,
     "learning": learning.block,
+    "tuning": tuning.block,
     "points": points.block,
     "changed": points.changed,
     "audit": method.audit,
@@ -59,6 +61,29 @@ def render(report: StudyReport) -> str:
         blocks=blocks(report),
     )
     return render_page(page)
+
+
+def render_tuning(result: TuneResult) -> str:
+    """The page of a tuning in whose directory nothing else was measured."""
+    trials = f"{counted(len(result.trials), 'trial')} · {show_time(result.seconds)}"
+    return render_page(
+        Page(
+            kicker=f"Tuning {short(result.name, NAME_CHARACTERS)}",
+            subject=short(result.title or result.name, 2 * NAME_CHARACTERS),
+            facts=trials,
+            blocks={"tuning": tuning.tuning_block(result)},
+        )
+    )
+
+
+def write_tuning(result: TuneResult, path: Path, figures: Path | None) -> list[Path]:
+    """Write the page of a tuning to ``path``, and its chart into ``figures``; every path, the page first.
+
+    Raises:
+        BadInput: ``path`` or ``figures`` cannot be written.
+    """
+    written = place(path, render_tuning(result).encode("utf-8"))
+    return [written, *(place_figures([tuning.tuning_block(result)], figures) if figures is not None else ())]
 
 
 def write(report: StudyReport, path: Path) -> Path:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from allpull.report.html.block import Block, Part, Points, Table, Text, Tone
+from allpull.report.html.lines import Frame, Line, Mark, chart
 from allpull.report.printable import short
 from allpull.report.study.content import StudyReport
-from allpull.report.study.drawing import Frame, Line, Mark, chart
 from allpull.report.study.lines import Series, published_name, series
 from allpull.report.wording import ABSENT, joined, percent, ranged, spread, times
 from allpull.schema.results import Interval, Scaling

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from allpull.report.html.block import Block, Part, Table
 from allpull.report.html.chart import time_unit
+from allpull.report.html.lines import Frame, Line, Mark, chart
 from allpull.report.study.content import StudyReport
-from allpull.report.study.drawing import Frame, Line, Mark, chart
 from allpull.report.study.lines import Series, published_name, series
 from allpull.report.study.scaling import MOST_ROWS
 from allpull.report.wording import ABSENT, percent, ranged

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from allpull.report.printable import printable
 from allpull.report.terminal.table import bullets
+from allpull.report.terminal.targets import targets
 from allpull.report.wording import ABSENT
 from allpull.schema.forecast import ForecastParameter, ForecastResult, ForecastSize
 from allpull.schema.interval import Interval
@@ -25,6 +26,12 @@ def forecast(result: ForecastResult) -> RenderableType:
         parts: list[RenderableType] = [Text(printable(f"{result.program}: no forecast. {_sentence(result.refused)}"))]
     else:
         parts = [Text(printable(_headline(result))), Text(), _sizes(result), Text(), _terms(result)]
+    if any(one.epoch is not None for one in result.predictions):
+        parts += [Text(), _epochs(result)]
+    if result.waterfall:
+        parts += [Text(), Text("What if:"), _what_ifs(result)]
+    if result.targets:
+        parts += [Text(), targets(result.targets)]
     if result.refused_sizes and result.refused is None:
         parts += [Text(), Text("Not predicted:")]
         parts.append(bullets([f"{counted(one.ranks, 'rank')}: {one.reason}" for one in result.refused_sizes]))
@@ -86,6 +93,43 @@ def _terms(result: ForecastResult) -> Table:
             f"{one.ranks:,}", *(show_time(one.terms[name]) if name in one.terms else ABSENT for name in names)
         )
     return table
+
+
+def _epochs(result: ForecastResult) -> Table:
+    known = [(one.ranks, one.epoch) for one in result.predictions if one.epoch is not None]
+    names = [
+        name
+        for name in dict.fromkeys(name for _, epoch in known for name in epoch.terms)
+        if any(epoch.terms.get(name, 0.0) >= SMALL * epoch.seconds.value for _, epoch in known)
+    ]
+    table = _bare("ranks", "epoch", "90 % interval", "steps", *names)
+    for ranks, epoch in known:
+        of_terms = [show_time(epoch.terms[name]) if name in epoch.terms else ABSENT for name in names]
+        table.add_row(
+            f"{ranks:,}", show_time(epoch.seconds.value), _bounds(epoch.seconds), f"{epoch.steps:,}", *of_terms
+        )
+    return table
+
+
+def _what_ifs(result: ForecastResult) -> Table:
+    """By how much each term changes, and what costs most afterwards, beside compute."""
+    before = {one.ranks: one for one in result.predictions}
+    names = [
+        name
+        for name in dict.fromkeys(name for one in result.waterfall for name in one.change_s)
+        if any(abs(one.change_s.get(name, 0.0)) >= SMALL * before[one.ranks].step_s.value for one in result.waterfall)
+    ]
+    table = _bare("ranks", "change", "step", "90 % interval", "samples/s", *names, "then most")
+    for one in result.waterfall:
+        gain = one.throughput.value / before[one.ranks].throughput.value - 1
+        changes = [_signed(one.change_s.get(name, 0.0)) for name in names]
+        cells = [f"{one.ranks:,}", printable(one.change), show_time(one.step_s.value), _bounds(one.step_s)]
+        table.add_row(*cells, f"{gain:+.0%}", *changes, one.bottleneck)
+    return table
+
+
+def _signed(change_s: float) -> str:
+    return f"{'−' if change_s < 0 else '+'}{show_time(abs(change_s))}" if abs(change_s) > 1e-9 else ABSENT
 
 
 def _bare(*titles: str) -> Table:

@@ -59,7 +59,7 @@ def measured(result: StudyResult) -> RenderableType:
         parts.append(_table(["compared", "otherwise", "ranks", "hosts", "ratio (95 % interval)"], rows, left=2))
     for published in result.published:
         parts += [Text(), Text(printable(f"published: {_published_line(published)}"), style="bold")]
-        parts.append(_table(PUBLISHED_COLUMNS, _published_rows(published), left=0))
+        parts.append(_without_empty(PUBLISHED_COLUMNS, list(_published_rows(published))))
     not_done = list(_not_done(result.points))
     if not_done:
         parts += [Text(), Text("Not measured", style="bold"), bullets(not_done)]
@@ -69,7 +69,10 @@ def measured(result: StudyResult) -> RenderableType:
 
 
 COLUMNS = ("ranks", "hosts", "runs", "samples/s", "speed-up", "efficiency", "epoch", "epoch speed-up", "to solution")
-PUBLISHED_COLUMNS = ("ranks", "hosts", "batch", "workers", "images/s", "speed-up", "efficiency", "epoch", "training")
+PUBLISHED_COLUMNS = (
+    *("ranks", "hosts", "batch", "workers", "images/s", "speed-up", "efficiency", "epoch", "training"),
+    *("POP parallel", "POP load balance", "POP communication"),
+)
 
 
 def _series_title(series: Sequence[StudyPoint]) -> str:
@@ -135,7 +138,19 @@ def _published_rows(series: PublishedSeries) -> Iterator[list[str]]:
             percent(efficiency),
             ABSENT if point.epoch_time_s is None else show_time(point.epoch_time_s),
             ABSENT if point.train_time_s is None else show_time(point.train_time_s),
+            *(_stated(one) for one in (point.parallel_efficiency, point.load_balance, point.communication_efficiency)),
         ]
+
+
+def _stated(efficiency: float | None) -> str:
+    """An efficiency with the digits in which it was published."""
+    return ABSENT if efficiency is None else f"{efficiency:.2f}"
+
+
+def _without_empty(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A table of numbers without the columns of which nothing is known."""
+    kept = [place for place in range(len(columns)) if any(row[place] != ABSENT for row in rows)]
+    return _table([columns[place] for place in kept], [[row[place] for place in kept] for row in rows], left=0)
 
 
 def _not_done(points: Iterable[StudyPoint]) -> Iterator[str]:

@@ -43,7 +43,7 @@ MAX_REASON = 200  # characters
 
 def tuned(result: TuneResult) -> RenderableType:
     """The trials in their order, the gain, the best configuration and the notes."""
-    parts: list[RenderableType] = [_trials(result), Text(), bullets(list(_sentences(result)))]
+    parts: list[RenderableType] = [_trials(result), Text(), bullets(list(sentences(result)))]
     if result.best_toml is not None:
         lines = [Text(f"    {printable(line)}") for line in result.best_toml.splitlines()]
         parts += [Text(), Text("The best configuration:"), *lines]
@@ -86,16 +86,16 @@ def _trials(result: TuneResult) -> Table:
         is_best = trial.state == "completed" and trial.parameters == result.best
         table.add_row(
             Text(str(trial.number)),
-            *(Text(short(_shown(trial.parameters[one.name]), 40)) for one in result.space),
+            *(Text(short(shown_value(trial.parameters[one.name]), 40)) for one in result.space),
             Text(("at best " if trial.state == "stopped" else "") + value_text(result.objective, trial.value)),
             Text(show_time(trial.seconds)),
-            Text(_why(trial)),
+            Text(trial_reason(trial)),
             style="bold" if is_best else "",
         )
     return table
 
 
-def _why(trial: Trial) -> str:
+def trial_reason(trial: Trial) -> str:
     """Who proposed a trial, and how it ended where it did not complete."""
     proposed = PROPOSERS[trial.proposed_by]
     if trial.bottleneck is not None:
@@ -106,7 +106,8 @@ def _why(trial: Trial) -> str:
     return f"{proposed}; {state}: {short(trial.reason or 'no reason known', MAX_REASON)}"
 
 
-def _sentences(result: TuneResult) -> Iterator[str]:
+def sentences(result: TuneResult) -> Iterator[str]:
+    """The confirmed gain, the bottleneck, what the search took, and the notes; at least one sentence."""
     confirmation, total = result.confirmation, show_time(result.seconds)
     if confirmation is not None and confirmation.gain is not None:
         runs = f"{len(confirmation.best_runs)} + {len(confirmation.start_runs)} fresh runs in alternation"
@@ -120,7 +121,8 @@ def _sentences(result: TuneResult) -> Iterator[str]:
     yield from (f"{note[0].upper()}{note[1:]}." for note in result.notes)
 
 
-def _shown(value: Value) -> str:
+def shown_value(value: Value) -> str:
+    """The value of a parameter as people read it."""
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -130,4 +132,4 @@ def parameters_text(parameters: Parameters) -> str:
     >>> parameters_text({"workers": 4, "train.lr": 0.1})
     'workers = 4, train.lr = 0.1'
     """
-    return ", ".join(f"{name} = {_shown(value)}" for name, value in parameters.items())
+    return ", ".join(f"{name} = {shown_value(value)}" for name, value in parameters.items())

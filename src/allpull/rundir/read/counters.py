@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -171,12 +171,24 @@ def _table(samples: list[dict[str, Any]], name: str, host: str, ranks: int) -> p
         return None
     if name == "ranks" and any(not _is_rank(rank, ranks) for rank in set(keys)):
         return None
-    columns: dict[str, list[Any]] = {"t_ns": times, key: list(map(int, keys)) if name == "ranks" else keys}
+    columns: dict[str, Sequence[Any]] = {"t_ns": times, key: list(map(int, keys)) if name == "ranks" else keys}
+    known = _transposed(items)
     for field, bounds in _fields(kind).items():
-        columns[field] = [item.get(field) for item in items]
+        columns[field] = known.get(field) or [None] * len(items)
         if not _is_sound(bounds, columns[field]):
             return None
     return _frame({"host": [host] * len(keys), **columns}, schema)
+
+
+def _transposed(items: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
+    """The values of all ``items`` by key; None where an item lacks it."""
+    first = list(items[0]) if items else []
+    if len(first) > 1 and all(len(item) == len(first) for item in items):
+        try:
+            return dict(zip(first, zip(*map(operator.itemgetter(*first), items), strict=True), strict=True))
+        except KeyError:
+            pass  # they have other keys
+    return {name: [item.get(name) for item in items] for name in dict.fromkeys(key for item in items for key in item)}
 
 
 def _pings(samples: list[dict[str, Any]], host: str) -> pl.DataFrame | None:
@@ -191,7 +203,7 @@ def _pings(samples: list[dict[str, Any]], host: str) -> pl.DataFrame | None:
     moments = list(PINGS_SCHEMA)[2:]
     if any(type(ping) is not list or len(ping) != len(moments) for ping in pings):
         return None
-    columns = {name: [ping[place] for ping in pings] for place, name in enumerate(moments)}
+    columns = dict(zip(moments, zip(*pings, strict=True), strict=True)) if pings else dict.fromkeys(moments, ())
     if not all(_is_sound(_MOMENT, column) for column in columns.values()):
         return None
     sent, received, answered, back = (columns[name] for name in ("sent_ns", "received_ns", "answered_ns", "back_ns"))
@@ -205,7 +217,7 @@ def _cpus(samples: list[dict[str, Any]], host: str) -> pl.DataFrame:
     return _frame({"host": [host] * len(samples), **columns}, CPUS_SCHEMA)
 
 
-def _frame(columns: Mapping[str, list[Any]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
+def _frame(columns: Mapping[str, Sequence[Any]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
     return pl.DataFrame([pl.Series(name, columns[name], dtype=kind, strict=False) for name, kind in schema.items()])
 
 
@@ -242,7 +254,7 @@ _SAMPLE = _fields(CounterSample)
 _MOMENT = _Field(types=frozenset({int}), least=-MAX_NUMBER, most=MAX_NUMBER)
 
 
-def _is_sound(field: _Field, values: list[Any]) -> bool:
+def _is_sound(field: _Field, values: Sequence[Any]) -> bool:
     if not field.types.issuperset(map(type, values)):
         return False
     if field.least == -math.inf and field.most == math.inf:

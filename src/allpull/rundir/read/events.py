@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -97,7 +98,7 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
             f"{lines.where}: its header says rank {lines.header.rank}",
             hint="the file was renamed: give it its own name",
         )
-    events: list[Event] = []
+    events: dict[type, list[Any]] = {}
     damaged = 0
     for number, line in lines.numbered():
         try:
@@ -105,7 +106,8 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         except ValueError as fault:
             damaged += one_damaged(lines, number, fault, skip_damaged=skip_damaged)
         else:
-            events += [event] if event else []
+            if event:
+                events.setdefault(type(event), []).append(event)
     ends = _of(End, events)
     return EventLog(
         header=lines.header,
@@ -154,5 +156,5 @@ def _event(value: dict[str, Any], *, is_newer: bool) -> Event | None:
     return event
 
 
-def _of(kind: type[Kind], events: list[Event]) -> tuple[Kind, ...]:
-    return tuple(event for event in events if isinstance(event, kind))
+def _of(kind: type[Kind], events: Mapping[type, list[Any]]) -> tuple[Kind, ...]:
+    return tuple(events.get(kind, ()))

@@ -168,8 +168,9 @@ def _read_batch(
     tables.append(read)
     end = 0
     steps = read.steps["step"]
-    for rank, lines in batch.items():
-        begin, end = end, end + bodies[rank].count(b"\n")
+    ends = np.searchsorted(read.steps["rank"].to_numpy(), list(batch), side="right").tolist()
+    for (rank, lines), until in zip(batch.items(), ends, strict=True):
+        begin, end = end, until
         files[rank] = StepsFile(
             header=lines.header,
             records=end - begin,
@@ -191,7 +192,7 @@ def _together(tables: list[StepTables]) -> StepTables:
 def _columns(bodies: Mapping[int, bytes]) -> StepTables | None:
     """The records in the files' ``bodies``, by rank; None: one is malformed."""
     try:
-        frame = pl.read_ndjson(io.BytesIO(_BETWEEN + _BETWEEN.join(bodies.values())), schema=_PARSED)
+        frame = pl.read_ndjson(io.BytesIO(_BETWEEN.join([b"", *bodies.values()])), schema=_PARSED)
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
     lengths = np.array([1 + body.count(b"\n") for body in bodies.values()])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from allpull.errors import BadInput, ConfigError
+from allpull.rundir import safe_open
 from allpull.rundir.write import private_folder, whole_file, whole_json
 from allpull.schema.studied import Parameters
 from allpull.schema.tuned import Trial, TuneResult
@@ -25,11 +26,29 @@ from allpull.study.tune.space import Dimension, start_of
 from allpull.study.tune.tuning import Subject, tune
 
 FOLDER, STUDY_TOML, RESULT, BEST = "tune", "study.toml", "tune.json", "best.toml"
+KIND = "tune"
+"""The kind of ``tune.json`` in its schema tag."""
+
+MAX_BYTES = 16 << 20
 MORE = ("budget", "trials", "rank_hours", "confirm")
 """Settings of ``[tune]`` that may change when a tuning is resumed: its trials stay valid."""
 
 LENGTH = ("observe.warmup_steps=", "watch.last_step=")
 """Options of the trials alone, which say how long they are."""
+
+
+def read_tuning(directory: Path) -> TuneResult | None:
+    """The result of the tuning of the study in ``directory``, or in its folder ``tune``; None: nothing was tuned.
+
+    Raises:
+        RunDirError: the result cannot be read.
+    """
+    for folder in (directory / FOLDER, directory):
+        if (folder / RESULT).is_file():
+            root = safe_open.checked_directory(folder)
+            blob = safe_open.read_whole(root, RESULT, MAX_BYTES)
+            return safe_open.document(TuneResult, KIND, blob, f"{safe_open.shown_path(root)}/{RESULT}")
+    return None
 
 
 def tune_study(

@@ -1,4 +1,4 @@
-"""One chart of lines with intervals, for every figure of a study: measured, published, and what would be ideal."""
+"""One chart of lines with intervals: measured, published, and what would be ideal."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from allpull.report.colours import QUIET, RUNS
 from allpull.report.html.block import Chart
 from allpull.report.html.chart import LINE_KEY, data, spec
 from allpull.report.html.page_limits import evenly
-from allpull.report.sections.throughput import LOG_FROM_RATIO, MAX_TICKS, round_values
 
+LOG_FROM_RATIO = 16  # the smallest of five doublings would vanish on a linear axis
+MAX_TICKS = 12
+FINE_DECADES = 3  # over more powers of ten, lines at 2 and 5 crowd the axis
 LOG_Y_FROM_RATIO = 20  # less than a tenth of the height for the smallest hides it
 CATEGORY_CHARACTERS = 14  # of the labels under an axis of names
 
@@ -54,6 +56,20 @@ class Frame:
     ideal: Sequence[tuple[tuple[float, float], tuple[float, float]]] = ()
     rules: Sequence[tuple[float, str]] = ()
     from_zero: bool = True
+
+
+def round_values(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten from one below ``low`` to one above ``high``; powers alone over many decades.
+
+    >>> round_values(300, 4000)
+    [200.0, 500.0, 1000.0, 2000.0, 5000.0]
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    steps = (1.0, 2.0, 5.0) if last - first <= FINE_DECADES else (1.0,)
+    values = [step * 10.0**power for power in range(first, min(last, 307) + 1) for step in steps]
+    inside = [index for index, value in enumerate(values) if low <= value <= high]
+    begin, end = (inside[0], inside[-1]) if inside else (0, len(values) - 1)
+    return values[max(0, begin - 1) : end + 2]
 
 
 def drawn(lines: Sequence[Line]) -> tuple[list[Line], int]:

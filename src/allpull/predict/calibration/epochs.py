@@ -1,0 +1,82 @@
+"""The epochs of a run: how many samples and steps they have, and what happens once in each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.epochs.parts import epochs_of
+from allpull.analyse.steps.pauses import NAMES, pause_spans
+from allpull.predict.calibration.parameters import Floats
+from allpull.predict.terms import periodic
+from allpull.predict.terms.periodic import Periodic
+from allpull.units import NS_PER_S
+
+PARALLEL = ("epoch start", "other of epoch")
+"""What all ranks do at the same time, whatever their number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasuredEpochs:
+    """The complete epochs of one run on ``ranks`` ranks.
+
+    ``samples``: of an epoch over all ranks, None: not known. ``parts_s``: name → (epochs,), seconds of the job;
+    ``by_rank_s``: of an evaluation or a checkpoint, (1, ranks), seconds in all epochs together.
+    """
+
+    ranks: int
+    samples: int | None
+    parts_s: Mapping[str, Floats]
+    by_rank_s: Mapping[str, Floats]
+
+
+def measured_epochs(aligned: AlignedRun) -> MeasuredEpochs | None:
+    """The epochs of ``aligned``; None where none is complete."""
+    averaged = epochs_of(aligned).averaged
+    if not averaged:
+        return None
+    ranks = aligned.data.record.ranks
+    names = {"evaluation": "evaluation", "checkpoint": "checkpoint", "start": "epoch start", "other": "other of epoch"}
+    samples = [epoch.samples for epoch in averaged if epoch.samples is not None]
+    spans = pause_spans(aligned.data.events)
+    return MeasuredEpochs(
+        ranks=ranks,
+        samples=round(float(np.median(samples))) if len(samples) == len(averaged) else None,
+        parts_s={
+            title: np.array([epoch.parts_ns[part] / NS_PER_S for epoch in averaged]) for part, title in names.items()
+        },
+        by_rank_s={name: _by_rank(spans.filter(pl.col("name") == name), ranks) for name in NAMES},
+    )
+
+
+def _by_rank(spans: pl.DataFrame, ranks: int) -> Floats:
+    seconds = np.zeros((1, ranks))
+    lengths_s = (spans["end_ns"] - spans["begin_ns"]).to_numpy() / NS_PER_S
+    np.add.at(seconds[0], spans["rank"].to_numpy(), lengths_s)
+    return seconds
+
+
+def events(measured: MeasuredEpochs, draws: int, rng: np.random.Generator) -> dict[str, Periodic]:
+    """What happens once per epoch, by name, with how it depends on the number of ranks.
+
+    A checkpoint that all ranks write counts as that of one: its bytes are those of the model, whoever writes them.
+    """
+    happening = {}
+    for name, seconds in measured.parts_s.items():
+        if not seconds.any():
+            continue
+        division: periodic.Division = "serial"
+        is_certain = True
+        if name == "evaluation":
+            division, is_certain = periodic.division(measured.by_rank_s[name])
+        happening[name] = Periodic(
+            seconds=periodic.resampled_mean(seconds, draws, rng),
+            ranks=measured.ranks,
+            division=division,
+            is_certain=is_certain,
+        )
+    return happening
