@@ -51,12 +51,13 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a page shows: what kind of page it is, of what, when and how much, and its sections by name."""
+    """What a page shows: what kind of page it is, of what, when and how much, its sections by name, and its source."""
 
     kicker: str
     subject: str
     facts: str
     blocks: Mapping[str, Block]
+    made: str = "from recorded runs"
 
 
 def render(report: ScalingReport, folder: Path | None = None) -> str:
