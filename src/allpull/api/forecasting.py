@@ -11,6 +11,7 @@ from allpull.api.runs import Run, as_runs
 from allpull.errors import BadInput
 from allpull.predict.calibration.calibrated import Probe, Stated
 from allpull.predict.runs import Request, forecast_runs
+from allpull.predict.targets import TargetRequest
 from allpull.report.wording import percent, spread
 from allpull.rundir.read.probes import read_probe
 from allpull.schema.forecast import ForecastResult
@@ -45,6 +46,7 @@ def predict(
     probes: Run | Place | Iterable[Run | Place] = (),
     link: str | None = None,
     latency: str | None = None,
+    target: TargetRequest | None = None,
     what_if: str | Sequence[str] = (),
     skip_damaged: bool = False,
 ) -> Forecast:
@@ -62,6 +64,7 @@ def predict(
         probes: runs of ``allpull probe allreduce``.
         link: line rate between hosts where it was not measured, such as ``25 Gbit/s``.
         latency: of a hop between hosts, such as ``20 us``.
+        target: what the training ends at, for its time, energy and cost: an ``allpull.predict.targets.TargetRequest``.
         what_if: changes to forecast as well, ``KEY=VALUE`` each, such as ``link=x2``.
         skip_damaged: leave out lines of records that cannot be read.
 
@@ -85,6 +88,7 @@ def predict(
             link_bytes_per_s=None if link is None else parse_rate_bytes_per_s(link),
             latency_s=None if latency is None else parse_time_s(latency),
         ),
+        target=target,
     )
     result = forecast_runs([run.aligned for run in opened if not _is_probe(run)], _probes(probed), request)
     return Forecast.model_construct(**{name: getattr(result, name) for name in ForecastResult.model_fields})

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from allpull.cli import completion
+from allpull.cli import target_options as options
 from allpull.cli.options import AsJson, SkipDamaged
 from allpull.cli.say import answer_json, show_result
 from allpull.errors import BadInput
 
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from allpull.schema.forecast import ForecastResult
+    from allpull.schema.predicted import PredictResult
+
+R = TypeVar("R", "ForecastResult", "PredictResult")
+
 EXAMPLE = "allpull predict runs/one runs/two --ranks 8,64,1024"
 
 REFUSED = 3  # exit code: these measurements cannot tell
+OF_RUNS = ("hosts", "ranks_per_host", "batch", "global_batch", "probe", "link", "latency", "what_if")
+"""Parameters that a forecast from a table does not take."""
 
 Runs = Annotated[
     list[Path] | None,
@@ -91,6 +103,17 @@ def predict(  # noqa: PLR0917  typer reads the options
     probe: Probes = None,
     link: Link = None,
     latency: Latency = None,
+    target: options.Accuracy = None,
+    epochs: options.Epochs = None,
+    epochs_from: options.EpochsFrom = None,
+    epoch_samples: options.EpochSamples = None,
+    price: options.PriceText = None,
+    watts: options.Watts = None,
+    host_watts: options.HostWatts = None,
+    checkpoint: options.Checkpoint = None,
+    checkpoint_every: options.CheckpointEvery = None,
+    restart: options.Restart = None,
+    failures: options.Failures = None,
     what_if: WhatIf = None,
     calibrate: Calibrate = None,
     table: Table = None,
@@ -104,16 +127,11 @@ def predict(  # noqa: PLR0917  typer reads the options
     would narrow it. From a table, with --series: its larger sizes from its smallest. Exit code 3: these measurements
     cannot tell.
     """
+    given = dict(locals())
     if runs and (table is not None or series is not None):
         raise BadInput("runs and a table were given", hint="predict from RUN… or from --series, not from both")
     if not runs:
-        of_runs = {"--hosts": hosts, "--ranks-per-host": ranks_per_host, "--batch": batch, "--probe": probe}
-        of_runs |= {"--global-batch": global_batch, "--link": link, "--latency": latency}
-        of_runs |= {"--what-if": None if what_if is None else " ".join(what_if)}
-        without = next((name for name, value in of_runs.items() if value is not None), None)
-        if without is not None:
-            raise BadInput(f"{without} is for a forecast from runs", hint=EXAMPLE)
-        _from_table(table, series, ranks, 2 if calibrate is None else calibrate, as_json=as_json)
+        _from_table(given)
         return
     from allpull.api.forecasting import predict as predict_runs  # noqa: PLC0415  numpy is not needed for --help
     from allpull.report.terminal.forecast import forecast  # noqa: PLC0415
@@ -129,23 +147,23 @@ def predict(  # noqa: PLR0917  typer reads the options
         probes=probe or (),
         link=link,
         latency=latency,
+        target=options.target_request(given),
         what_if=what_if or (),
         skip_damaged=skip_damaged,
     )
-    if as_json:
-        answer_json(result)
-    else:
-        show_result(forecast(result))
-    if result.refused is not None:
-        raise typer.Exit(REFUSED)
+    _answer(result, forecast, as_json=as_json)
 
 
-def _from_table(table: Path | None, series: str | None, ranks: str | None, calibrate: int, *, as_json: bool) -> None:
-    """The larger sizes of a series of a table.
+def _from_table(given: Mapping[str, Any]) -> None:
+    """The larger sizes of a series of a table, from the parameters of the command.
 
     Raises:
-        BadInput: neither runs nor a series are named.
+        BadInput: neither runs nor a series are named, or an option is for runs.
     """
+    without = next((name for name in (*OF_RUNS, *options.NAMES) if given[name] is not None), None)
+    if without is not None:
+        raise BadInput(f"--{without.replace('_', '-')} is for a forecast from runs", hint=EXAMPLE)
+    table, series, calibrate = given["table"], given["series"], given["calibrate"]
     from allpull.predict.table.series import PUBLISHED, predict_series  # noqa: PLC0415
     from allpull.report.terminal.predict import predicted  # noqa: PLC0415
 
@@ -154,11 +172,17 @@ def _from_table(table: Path | None, series: str | None, ranks: str | None, calib
             "neither runs nor a series are named",
             hint="allpull predict RUN… --ranks 8,64; or add --series NAME, which is in the column series of the table",
         )
-    result = predict_series(table or PUBLISHED, series, calibrate=calibrate, ranks=_numbers(ranks or "", "--ranks"))
+    sizes = _numbers(given["ranks"] or "", "--ranks")
+    result = predict_series(table or PUBLISHED, series, calibrate=2 if calibrate is None else calibrate, ranks=sizes)
+    _answer(result, predicted, as_json=given["as_json"])
+
+
+def _answer(result: R, rendered: Callable[[R], RenderableType], *, as_json: bool) -> None:
+    """Print a result; exit code 3 where it is a refusal."""
     if as_json:
         answer_json(result)
     else:
-        show_result(predicted(result))
+        show_result(rendered(result))
     if result.refused is not None:
         raise typer.Exit(REFUSED)
 

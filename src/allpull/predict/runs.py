@@ -13,9 +13,11 @@ from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
 from allpull.predict.calibration.fit import calibrate
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun, measure
 from allpull.predict.job import Job
+from allpull.predict.targets import TargetRequest, forecast_targets
 from allpull.predict.what_if import parsed, waterfall
 from allpull.schema.base import tag
 from allpull.schema.forecast import ForecastResult, NextMeasurement
+from allpull.schema.target import TargetForecast
 from allpull.units import percent
 
 MOST_RANKS = 10_000_000
@@ -29,6 +31,7 @@ class Request:
     ``ranks``: the sizes. ``hosts``: of each size, None: as many as ``ranks_per_host`` needs, by default that of
     the largest run. ``batch``: samples per rank and step, None: as measured; or ``global_batch`` of all ranks together.
     ``calibrate``: how many of the smallest sizes to calibrate with, None: all. ``what_if``: changes, KEY=VALUE each.
+    ``target``: what a training ends at.
     """
 
     ranks: tuple[int, ...]
@@ -38,6 +41,7 @@ class Request:
     global_batch: float | None = None
     calibrate: int | None = None
     stated: Stated | None = None
+    target: TargetRequest | None = None
     what_if: tuple[str, ...] = ()
 
 
@@ -62,7 +66,8 @@ def forecast_runs(runs: Sequence[AlignedRun], probes: Sequence[Probe], request: 
         calibration = calibrate(used, probes, request.stated)
     except CannotCalibrate as error:
         return _refusal(name, error.message)
-    return _result(name, calibration, held_back, request)
+    kept = {run.run for run in used}
+    return _result(name, calibration, held_back, request, [run for run in trained if run.data.record.id in kept])
 
 
 def _check(request: Request) -> None:
@@ -130,7 +135,13 @@ def _jobs(calibration: Calibration, held_back: Sequence[MeasuredRun], request: R
         yield replace(calibration.job, ranks=ranks, hosts=hosts, batch=batch)
 
 
-def _result(name: str, calibration: Calibration, held_back: Sequence[MeasuredRun], request: Request) -> ForecastResult:
+def _result(
+    name: str,
+    calibration: Calibration,
+    held_back: Sequence[MeasuredRun],
+    request: Request,
+    runs: Sequence[AlignedRun] = (),
+) -> ForecastResult:
     made, refused = [], []
     for job in _jobs(calibration, held_back, request):
         reason = forecasts.refusal(job, calibration)
@@ -142,6 +153,11 @@ def _result(name: str, calibration: Calibration, held_back: Sequence[MeasuredRun
     measurement = forecasts.next_measurement(made, calibration)
     if measurement is None and refused:
         measurement = _missing(refused[-1].hosts, calibration)
+    targets: list[TargetForecast] = []
+    notes = list(_notes(calibration))
+    if made and request.target is not None:
+        targets, of_target = forecast_targets(made, calibration.events, runs, request.target)
+        notes += of_target
     return ForecastResult(
         schema=tag("forecast"),
         program=name,
@@ -154,7 +170,8 @@ def _result(name: str, calibration: Calibration, held_back: Sequence[MeasuredRun
         refused=None if made else nothing,
         refused_sizes=refused,
         next_measurement=measurement,
-        notes=list(_notes(calibration)),
+        notes=notes,
+        targets=targets,
     )
 
 

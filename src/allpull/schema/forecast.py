@@ -11,6 +11,7 @@ from pydantic import Field
 
 from allpull.schema.base import Record
 from allpull.schema.interval import Interval
+from allpull.schema.target import TargetForecast
 
 
 class CalibrationRun(Record):
@@ -114,3 +115,6 @@ class ForecastResult(Record):
     refused_sizes: list[RefusedForecast]
     next_measurement: NextMeasurement | None
     notes: list[str]
+    targets: list[TargetForecast] = Field(
+        default_factory=list, description="a training to the target on each size; empty: none was asked for"
+    )

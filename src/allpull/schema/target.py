@@ -8,6 +8,8 @@ from pydantic import Field
 
 from allpull.schema.base import Record
 
+NOTED_CHANCE = 0.001  # that a training is interrupted: below it, nothing is said
+
 
 class Bounds(Record):
     """The 5, 50 and 95 % of the draws; ``value`` is None where only bounds are known, a bound where there is none."""
@@ -45,7 +47,7 @@ class TargetForecast(Record):
     epochs: Bounds
     bounded: str | None = Field(description="why the epochs have only bounds; None: they have an estimate")
     time_s: Bounds = Field(description="from the start to the target, with interruptions where they could be priced")
-    interruptions: Interruptions | None
+    interruptions: Interruptions
     energy_kwh: Bounds | None = Field(description="None: power was neither measured nor stated")
     power_from: Literal["measured", "stated"] | None
     cost: Bounds | None = Field(description="in the currency of the price; None: no price was stated")

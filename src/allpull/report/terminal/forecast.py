@@ -11,6 +11,7 @@ from rich.text import Text
 
 from allpull.report.printable import printable
 from allpull.report.terminal.table import bullets
+from allpull.report.terminal.targets import targets
 from allpull.report.wording import ABSENT
 from allpull.schema.forecast import ForecastParameter, ForecastResult, ForecastSize
 from allpull.schema.interval import Interval
@@ -29,6 +30,8 @@ def forecast(result: ForecastResult) -> RenderableType:
         parts += [Text(), _epochs(result)]
     if result.waterfall:
         parts += [Text(), Text("What if:"), _what_ifs(result)]
+    if result.targets:
+        parts += [Text(), targets(result.targets)]
     if result.refused_sizes and result.refused is None:
         parts += [Text(), Text("Not predicted:")]
         parts.append(bullets([f"{counted(one.ranks, 'rank')}: {one.reason}" for one in result.refused_sizes]))
