@@ -82,7 +82,7 @@ def rehearsals(chosen: Sequence[Case], *, calibrations: bool) -> list[Rehearsal]
 class Row:
     """One case: truth and forecast in s, or why there is no forecast; ``baselines_s`` by name.
 
-    ``as_recorded_s``: the median of the passes with every step as it is. ``cpu_share``: how busy the rehearsal kept this
+    ``as_recorded_s``: the median of the passes with every step as it is. ``cpu_share``: how busy a rehearsal kept this
     machine's cores; above ``CPU_LIMIT`` they limited it, not its links.
     """
 

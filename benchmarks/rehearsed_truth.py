@@ -40,9 +40,9 @@ class Truth:
     ``step_s`` and ``epoch_s`` are means after the first ``WARMUP`` steps, and the first epoch; ``epoch_s`` None: a job
     of one. A step in which some rank waited for a CPU for more than ``MOST_QUEUED`` of it, which no cluster with a CPU
     for each rank would show, counts as the mean of the ``undisturbed`` ones; steps with an evaluation and those of a
-    loader count as they are. ``as_recorded_s``: step and epoch with every step as it is. ``cpu_share``: how busy its own
-    processes and the kernel's network code kept all cores during those steps. ``load`` is the load average of a minute
-    at its end.
+    loader count as they are. ``as_recorded_s``: step and epoch with every step as it is. ``cpu_share``: how busy its
+    own processes and the kernel's network code kept all cores during those steps. ``load`` is the load average of a
+    minute at its end.
     """
 
     step_s: float
