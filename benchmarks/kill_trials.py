@@ -38,6 +38,7 @@ from allpull.errors import AllpullError
 from allpull.observe.scratch import path_of
 from allpull.rundir import layout
 from allpull.rundir.read.run import read_run
+from allpull.study.directory import RUNS, runs_by_point
 from allpull.train.checkpoint.format import read
 from allpull.train.checkpoint.safe_load import UnusableFile
 from loader_paths import make_folder
@@ -328,24 +329,20 @@ def study_trial(place: Path, done: Trials, rng: random.Random, whole: tuple[Path
     after = completed(out)
     if again.returncode:
         done.failed.append(f"{what}: continued with code {again.returncode}: {again.stderr[-300:]}")
-    elif after[: len(before)] != before:
+    elif not before <= after:
         done.failed.append(f"{what}: a completed run was lost")
-    elif sorted(key for key, _ in after) != sorted({key for key, _ in after}) or len(after) != STUDIED:
+    elif len(after) != STUDIED or len({point for point, _ in after}) != STUDIED:
         done.failed.append(f"{what}: {len(after)} runs completed, and the study has {STUDIED}")
-    elif any(read_run(out / "runs" / run).record.status != "completed" for _, run in after):
-        done.failed.append(f"{what}: a run of the study is not whole")
     else:
         done.after[f"{'continued' if code else 'completed'}, {len(before)} runs kept"] += 1
 
 
-def completed(study: Path) -> list[tuple[tuple[str, int], str]]:
-    """Point and repeat, and the run, of every attempt that completed."""
-    attempts = study / "attempts.jsonl"
-    if not attempts.exists():
-        return []
-    whole = attempts.read_text(encoding="utf-8").rpartition("\n")[0]
-    lines = map(json.loads, whole.splitlines())
-    return [((one["point"], one["repeat"]), one["run"]) for one in lines if one["state"] == "completed"]
+def completed(study: Path) -> set[tuple[tuple[str, int], str]]:
+    """Point and repeat, and the directory, of every run that completed."""
+    if not (study / RUNS).is_dir():
+        return set()
+    runs = runs_by_point(study)
+    return {(key, name) for key, own in runs.items() for name, record in own if record.status == "completed"}
 
 
 def digest(folder: Path) -> str:

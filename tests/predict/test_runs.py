@@ -219,3 +219,37 @@ def test_16384_ranks_take_less_than_a_loop_over_ranks_would(calibration: Calibra
             sys.setprofile(None)
         counts.append(calls)
     assert counts[1] < 2 * counts[0]
+
+
+def test_a_stated_link_is_no_error_of_the_model_on_what_was_measured_without_it() -> None:
+    fits = [calibrate([run_of(trained(2))], stated=one) for one in (None, Stated(link_bytes_per_s=BYTES_PER_S * 20))]
+    assert fits[0].error == fits[1].error < 0.02
+    assert any("stated" in note for note in fits[1].notes)
+
+
+def test_a_rank_that_is_late_in_backward_has_its_first_buckets_on_their_way() -> None:
+    late_s = np.array([0.0, 0.05])
+    slow = window(
+        2,
+        STEPS,
+        bucket_s=[all_reduce_s(2, size) for size in SIZES],
+        lead_s=np.array(LEADS_S)[:, None] + np.where(np.array(LEADS_S)[:, None] > 0, late_s, 0.0),
+        sizes=SIZES,
+        samples=32.0,
+        forward=FORWARD_S + jitter(2, STEPS, sd_s=0.001),
+        backward=BACKWARD_S + late_s,
+        optimizer=0.002,
+    )
+    measured_s = float(simulate(slow)[-1].max()) / STEPS
+    calibration = calibrate([run_of(slow)])
+    assert forecast(calibration, 2).predictions[0].step_s.value == pytest.approx(measured_s, rel=0.01)
+    assert calibration.error < 0.01
+
+
+def test_several_batches_need_the_batch_of_the_forecast_and_sizes_can_be_held_back() -> None:
+    two = [run_of(trained(1, batch=16)), run_of(trained(2, batch=32))]
+    with pytest.raises(CannotCalibrate, match="16, 32 samples per rank"):
+        runs._one_batch(two, Request(ranks=(4,)))
+    assert runs._one_batch(two, Request(ranks=(4,), batch=32)) == two
+    used, held_back = runs._split(two, 1)
+    assert ([run.ranks for run in used], [run.ranks for run in held_back]) == ([1], [2])

@@ -87,6 +87,36 @@ def test_an_epoch_of_one_batch_has_no_rate(timed):
     assert timed(Counted(1), 5.0, once=True).windows == []
 
 
+@pytest.fixture
+def image_folder(tmp_path):
+    """Two classes of ten images each in the part ``train``."""
+    image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
+    for label, name in enumerate(("cat", "dog")):
+        folder = tmp_path / "train" / name
+        folder.mkdir(parents=True)
+        for number in range(10):
+            image.fromarray(np.full((40, 50, 3), 100 * label + number, np.uint8)).save(folder / f"{number}.png")
+    return tmp_path
+
+
+def test_image_files_are_read_one_by_one_by_worker_processes(image_folder):
+    subject = describe_input(str(image_folder), options(), batch=4, ranks=1)
+    assert (subject.kind, subject.records, len(subject.shards)) == ("files", 20, 20)
+    assert subject.bytes_per_sample == pytest.approx(np.mean([path.stat().st_size for path in subject.shards]))
+    assert shuffle(subject, 1) is None
+    timings = loader.load(subject.open(rank=0, ranks=1, threads=2), 60.0, once=True)
+    assert timings.samples == 20
+    assert sum(samples for samples, _ in timings.windows) == 20 - 4
+    assert timings.bad_samples == frozenset()
+    fewer = describe_input(str(image_folder), options(limit=6), batch=4, ranks=1)
+    assert (fewer.records, sorted(set(fewer.images.labels))) == (6, [0, 1])
+
+
+def test_a_folder_without_class_folders_is_no_input(tmp_path):
+    with pytest.raises(BadInput, match="0 class folders"):
+        describe_input(str(tmp_path), options(), batch=4, ranks=1)
+
+
 def test_epochs_go_on_without_end_but_not_where_there_is_nothing():
     endless = epochs(Counted(3), once=False)
     assert [next(endless).samples for _ in range(7)] == [1, 2, 3, 1, 2, 3, 1]
@@ -171,7 +201,7 @@ def test_what_cannot_be_loaded_is_said_beforehand(make_pack, folder, changed, fa
 
 
 def test_what_is_no_pack_and_no_data_set_is_named():
-    with pytest.raises(BadInput, match="neither a pack nor the name of a data set"):
+    with pytest.raises(BadInput, match="neither a pack, nor a folder, nor the name of a data set"):
         describe_input("nosuch", options(), batch=1, ranks=1)
 
 
@@ -233,7 +263,7 @@ def test_a_data_set_in_memory_needs_no_files(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("loader", "nosuch"), "neither a pack nor the name of a data set"),
+        (("loader", "nosuch"), "neither a pack, nor a folder, nor the name of a data set"),
         (("loader", "digits", "--for", "0s"), "not between 0 and an hour"),
         (("loader", "digits", "--threads", "0"), "'0' is not a number between 1"),
         (("loader", "digits", "--states", "frozen"), "no state of the page cache 'frozen'"),

@@ -149,11 +149,12 @@ class AlignedRun:
                 "known of the last only: 'backward' holds the waiting in the others"
             )
             return (Gap(kind="earlier reductions", text=text),)
-        unlisted = self.steps.filter(pl.col("backward_passes") > 1, pl.col("arrival_ns").is_not_null()).join(
-            listed.select("rank", "step").unique(), on=["rank", "step"], how="anti"
-        )
-        if self.data.record.kind != "run" or unlisted.is_empty():
+        if self.data.record.kind != "run":
             return ()  # our trainer and rehearsals reduce in the last pass alone
+        single = self.steps.lazy().filter(pl.col("backward_passes") > 1, pl.col("arrival_ns").is_not_null())
+        unlisted = single.select(keys).collect().join(listed.select(keys).unique(), on=keys, how="anti")
+        if unlisted.is_empty():
+            return ()
         text = (
             f"in {unlisted.height:,} rank-steps with several backward passes only the last reduction was recorded: "
             "if others reduced, 'backward' holds the waiting in them"

@@ -1,4 +1,4 @@
-"""``allpull probe loader``: samples per second of a pack, without a model."""
+"""``allpull probe loader``: samples per second of a pack or of image files, without a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,12 @@ EXAMPLE = "allpull probe loader packs/train --threads 1,2,4"
 STATES = ("cold", "warm", "cached")
 MOST_THREADS, MOST_BATCH, MOST_SIZE = 1024, 1 << 16, 4096
 
-Data = Annotated[str, typer.Argument(help="A pack, or the name of a data set.", metavar="PACK|DATA")]
+Data = Annotated[
+    str,
+    typer.Argument(
+        help="A pack, a folder of class folders of images, or the name of a data set.", metavar="PACK|FOLDER|DATA"
+    ),
+]
 Workers = Annotated[
     int | None,
     typer.Option(
@@ -25,7 +30,11 @@ Workers = Annotated[
     ),
 ]
 Threads = Annotated[
-    str | None, typer.Option("--threads", help="Threads per rank, such as 1,2,4. [default: 1, 2, 4 … all cores]")
+    str | None,
+    typer.Option(
+        "--threads",
+        help="Threads per rank, for image files worker processes, such as 1,2,4. [default: 1, 2, 4 … all cores]",
+    ),
 ]
 States = Annotated[
     str, typer.Option("--states", help="Page cache: empty (cold), as the cold pass leaves it (warm), full (cached).")
@@ -62,9 +71,15 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
     """
     from allpull.analyse.probes.loader import loaded  # noqa: PLC0415  numpy is not needed for --help
     from allpull.data.datasets.dataset import DATASETS  # noqa: PLC0415
+    from allpull.data.pack_format import INDEX  # noqa: PLC0415
     from allpull.jobs.placement import is_here  # noqa: PLC0415
     from allpull.jobs.probing import ProbeRequest, specification  # noqa: PLC0415
-    from allpull.probe.loader_data import USED_IN_MEMORY, USED_OF_PACKS, describe_input  # noqa: PLC0415
+    from allpull.probe.loader_data import (  # noqa: PLC0415
+        USED_IN_MEMORY,
+        USED_OF_FILES,
+        USED_OF_PACKS,
+        describe_input,
+    )
     from allpull.report.terminal.probe import loader_table  # noqa: PLC0415
     from allpull.rundir.read.probes import read_probe  # noqa: PLC0415
     from allpull.schema.probes import LoaderAnswer  # noqa: PLC0415
@@ -77,7 +92,9 @@ def loader(  # noqa: PLR0917  one parameter an option, called by typer alone
         *(sets or []),
         *(f"data.{key}={value}".lower() for key, value in data_options.items() if value != plain[key]),
     ]
-    accepts = [f"data.{name}" for name in (USED_IN_MEMORY if in_memory else USED_OF_PACKS)]
+    of_files = Path(data).is_dir() and not (Path(data) / INDEX).exists()
+    accepted = USED_IN_MEMORY if in_memory else USED_OF_FILES if of_files else USED_OF_PACKS
+    accepts = [f"data.{name}" for name in accepted]
     request = ProbeRequest(name="loader", ranks=ranks, launcher=launcher, sets=sets, accepts=accepts, min_ranks=1)
     spec = specification(request, notify=note)
     options: dict[str, object] = {

@@ -33,6 +33,7 @@ What ``table.series_errors`` learns from series calibrated on two sizes: its flo
 error that grows with the loss of ranks is not in it, since terms model that loss.
 """
 
+LEAST_WIDTH_S = 1e-12
 LEAST_SHARE = 0.05  # of the variance of a step: a parameter with less would not narrow its interval
 
 
@@ -115,10 +116,17 @@ def _widened(bounds: Interval, below: float, above: float) -> Interval:
 
 
 def terms_of(terms: dict[str, Floats]) -> dict[str, float]:
-    """The median of each term, scaled so that they sum to the median of their sum."""
-    medians = {name: float(np.median(seconds)) for name, seconds in terms.items()}
+    """Each term, so that they sum to the median of their sum.
+
+    A term has its median; what medians of skewed terms lack of that of the sum is shared out by how wide terms are.
+    """
+    medians = np.array([float(np.median(seconds)) for seconds in terms.values()])
+    widths = np.array([float(np.subtract(*np.quantile(seconds, [HIGH, LOW]))) for seconds in terms.values()])
     total = float(np.median(np.sum(list(terms.values()), axis=0)))
-    return {name: seconds * total / sum(medians.values()) for name, seconds in medians.items()}
+    shared = medians + (total - medians.sum()) * widths / max(widths.sum(), LEAST_WIDTH_S)
+    if shared.min() < 0 or not math.isclose(shared.sum(), total, rel_tol=1e-9):
+        shared = medians * total / medians.sum()
+    return dict(zip(terms, shared.tolist(), strict=True))
 
 
 def epoch(one: Forecast) -> EpochForecast | None:

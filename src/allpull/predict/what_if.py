@@ -277,7 +277,8 @@ def _slow_rank(text: str, job: Job, calibration: Calibration) -> Changed:
     if balanced is None:
         raise _Contradiction("no rank of the run is persistently slow")
     faster = float(np.median(balanced.work_s / calibration.lateness.work_s))  # the mean rank has less work as well
-    return job, replace(_with_compute(calibration, faster), lateness=balanced)
+    lead_s = calibration.balanced_lead_s
+    return job, replace(_with_compute(calibration, faster), lateness=balanced, lead_s=lead_s)
 
 
 def _overlap(text: str, job: Job, calibration: Calibration) -> Changed:

@@ -1,12 +1,14 @@
 """Time the loader without a model: one rank of ``allpull probe loader``.
 
-A point is a number of ranks at once, each with a number of threads, and files in one cache state. Its time is divided
+A point is a number of ranks at once, each with a number of threads (of worker processes for image files that are read
+one by one), and files in one cache state. Its time is divided
 into consecutive windows, so that rates come with their spread; none includes the first batch, which waits for threads
 to start. All cold and warm points come before the cached ones: the files are read into the page cache once.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from contextlib import closing
@@ -16,6 +18,7 @@ from typing import Any
 import torch
 
 from allpull.data.loader.batches import Batch
+from allpull.data.loader.folder_batches import FolderBatches
 from allpull.data.loader.pack_batches import PackBatches
 from allpull.data.loader.throughput import drain
 from allpull.kernel import usable_cpus
@@ -155,11 +158,19 @@ def load(source: Any, seconds: float, *, once: bool) -> LoaderTimings:
             if window.batches:
                 windows.append((window.samples, window.wall_s))
         cpu_s = time.process_time() - cpu_began
-    if not isinstance(source, PackBatches):
+    if not isinstance(source, PackBatches | FolderBatches):
         return LoaderTimings(windows, samples, cpu_s)
+    children_s = _children_cpu_s()
     source.close()
-    source.bad_samples.warn(str(source.pack.directory))
+    cpu_s += _children_cpu_s() - children_s  # of worker processes, which have ended now
+    source.bad_samples.warn(str(source.pack.directory) if isinstance(source, PackBatches) else "image files")
     return LoaderTimings(windows, samples, cpu_s, frozenset(remark.record for remark in source.bad_samples.listed))
+
+
+def _children_cpu_s() -> float:
+    """CPU seconds of all child processes that have ended."""
+    spent = os.times()
+    return spent.children_user + spent.children_system
 
 
 def flat(timings: LoaderTimings) -> torch.Tensor:

@@ -1,7 +1,8 @@
-"""The input of the loader probe: a pack or a data set in memory, loaded as in the trainer; no torch needed."""
+"""The input of the loader probe: a pack, image files, or a data set in memory, loaded as in the trainer."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, count
@@ -15,11 +16,15 @@ import psutil
 from allpull.data.datasets import dataset
 from allpull.data.loader.batches import Batch, Plan, training_batches
 from allpull.data.loader.crop import Transform
+from allpull.data.loader.folder_batches import FileReading, FolderBatches, ImageFiles
+from allpull.data.loader.folder_feed import list_files
 from allpull.data.loader.order import quality
 from allpull.data.loader.pack_batches import PackBatches, Reading
+from allpull.data.loader.pack_feed import TRAIN
 from allpull.data.loader.sharding import Sharding
 from allpull.data.pack.read import Pack, read_index, split_shards
 from allpull.data.pack_format import INDEX, RAW, shard_name
+from allpull.data.sources.imagefolder import class_folders
 from allpull.errors import BadInput
 from allpull.units import show_bytes
 
@@ -27,9 +32,14 @@ USED_OF_PACKS = (
     *("size", "crop", "min_area", "flip", "turn", "ahead", "block", "mixed"),
     *("by_files", "on_odd", "access", "resizer", "fast_decode"),
 )
+USED_OF_FILES = ("size", "crop", "min_area", "flip", "turn", "ahead", "on_odd", "resizer", "limit")
 USED_IN_MEMORY = ("path", "shift_pixels", "flip")
 """Options of ``schema.trainspec.DataSpec`` that change how samples are loaded."""
 
+FILES = "files"
+"""The kind of a folder of image files, which worker processes read one by one."""
+
+MOST_FILES = 20_000  # whose pages are dropped and looked at one by one, which takes seconds
 JPEG_SIZE = 224  # pixels per side, as usual for ImageNet
 CHANCE_SEED = 0
 MOST_OF_MEMORY = 0.5  # share of the available memory that one rank's batches may take
@@ -56,7 +66,10 @@ class InMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderInput:
-    """The data to load: ``options`` of ``DataSpec``, and ``shards``, the files of a pack (none for data in memory)."""
+    """The data to load: ``options`` of ``DataSpec``, and ``shards``, the files that are read (none: data in memory).
+
+    ``images`` are these files with their labels where each holds one sample.
+    """
 
     name: str
     kind: str
@@ -66,9 +79,10 @@ class LoaderInput:
     batch: int
     shards: tuple[Path, ...]
     options: Mapping[str, Any]
+    images: ImageFiles | None = None
 
-    def open(self, *, rank: int, ranks: int, threads: int) -> PackBatches | InMemory:
-        """The source of rank ``rank`` of ``ranks``, each with batches of ``batch``.
+    def open(self, *, rank: int, ranks: int, threads: int) -> PackBatches | FolderBatches | InMemory:
+        """The source of rank ``rank`` of ``ranks``, each with batches of ``batch``; ``threads`` are workers for files.
 
         Raises:
             AllpullError: the data are damaged, or a library is missing.
@@ -86,6 +100,10 @@ class LoaderInput:
             mirror=options["flip"],
             turn=options["turn"],
         )
+        if self.images is not None:
+            own = {name: options[name] for name in ("ahead", "on_odd", "resizer")}
+            own["resizer"] = "pillow" if own["resizer"] == "auto" else own["resizer"]  # as the trainer
+            return FolderBatches(self.images, plan, transform, FileReading(workers=threads, **own))
         reading = Reading(
             threads=threads,
             ahead=options["ahead"],
@@ -96,7 +114,7 @@ class LoaderInput:
 
 
 def describe_input(name: str, options: Mapping[str, Any], *, batch: int, ranks: int) -> LoaderInput:
-    """The input called ``name``: the folder of a pack, or a name of ``DATASETS``.
+    """The input called ``name``: the folder of a pack, one of class folders of images, or a name of ``DATASETS``.
 
     Raises:
         BadInput: it is neither, it is damaged, it has too few files for ``ranks``, or memory would not suffice.
@@ -105,10 +123,33 @@ def describe_input(name: str, options: Mapping[str, Any], *, batch: int, ranks: 
         return _packed(name, options, batch, ranks)
     if name in dataset.DATASETS.names():
         return _in_memory(name, options, batch)
+    if Path(name).is_dir():
+        return _files(name, options, batch)
     known = ", ".join(dataset.DATASETS.names())
     raise BadInput(
-        f"{name}: neither a pack nor the name of a data set", hint=f"allpull pack makes packs; data sets: {known}"
+        f"{name}: neither a pack, nor a folder, nor the name of a data set",
+        hint=f"allpull pack makes packs; a folder has one folder of images per class; data sets: {known}",
     )
+
+
+def _files(name: str, options: Mapping[str, Any], batch: int) -> LoaderInput:
+    """Class folders of images, or the part ``train`` of a folder that has one; at most ``data.limit`` files of them."""
+    root = Path(name, TRAIN) if Path(name, TRAIN).is_dir() else Path(name)
+    images = list_files(root, class_folders(root), options["limit"] or MOST_FILES)
+    paths = tuple(Path(os.fsdecode(images.path(index))) for index in range(len(images)))
+    size = options["size"] or JPEG_SIZE
+    subject = LoaderInput(
+        name=name,
+        kind=FILES,
+        records=len(images),
+        bytes_per_sample=max(1.0, sum(path.stat().st_size for path in paths) / len(paths)),
+        size=size,
+        batch=batch,
+        shards=paths,
+        options=options,
+        images=images,
+    )
+    return _checked(subject, 3 * size * size)
 
 
 def _in_memory(name: str, options: Mapping[str, Any], batch: int) -> LoaderInput:
@@ -188,12 +229,12 @@ def again(last: Batch | None, batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def shuffle(subject: LoaderInput, ranks: int) -> dict[str, Any] | None:
-    """The quality of epoch 0's order as a ``schema.probes.LoaderShuffle``; None for a data set in memory.
+    """The quality of epoch 0's order as a ``schema.probes.LoaderShuffle``; None where every shuffle is complete.
 
     With ``by_files`` each rank only ever sees its own files' records. The total variation distance of their labels from
     all labels, ½ Σ |p − q|, measures how unrepresentative they are; random assignment gives the reference.
     """
-    if not subject.shards:
+    if not subject.shards or subject.images is not None:
         return None
     options, global_batch = subject.options, subject.batch * ranks
     with Pack.open(subject.name, shards=range(0)) as pack:

@@ -65,14 +65,14 @@ class LoaderDraw(Record):
 
     windows: list[LoaderWindow]
     samples: int = Field(ge=0, description="in all windows and the first batch, which belongs to none")
-    cpu_s: float = Field(ge=0, description="CPU time of all threads of the rank meanwhile")
+    cpu_s: float = Field(ge=0, description="CPU time of all threads and workers of the rank meanwhile")
 
 
 class LoaderMeasured(Record):
     """One point: a number of ranks at once, each with a number of threads, from files in one state."""
 
     ranks: int = Field(ge=1)
-    threads: int = Field(ge=1, description="of each rank")
+    threads: int = Field(ge=1, description="of each rank; of image files worker processes")
     state: LoaderState
     resident: float | None = Field(
         description="share of the files in host 0's page cache when the point began; None: not reported"
@@ -101,7 +101,7 @@ class LoaderAnswer(Record):
 
     schema_: str = Field(alias="schema")
     data: str
-    kind: str = Field(description="kind of the pack; memory: a data set held in memory")
+    kind: str = Field(description="kind of the pack; files: image files read one by one; memory: held in memory")
     records: int = Field(ge=1)
     bytes_per_sample: float = Field(gt=0, description="as stored, mean over the records")
     size: int = Field(ge=1, description="pixels of a side that the model sees")
@@ -110,7 +110,7 @@ class LoaderAnswer(Record):
     ranks: int = Field(ge=1)
     ranks_per_host: int = Field(ge=1)
     cores: int = Field(ge=1, description="CPUs that the ranks of a host may use, on the host with the fewest")
-    shuffle: LoaderShuffle | None = Field(description="None: in memory, where every shuffle is complete")
+    shuffle: LoaderShuffle | None = Field(description="None: in memory or one file a sample: complete")
     odd: int = Field(ge=0, description="samples that needed another decoder or could not be decoded, on rank 0")
     points: list[LoaderMeasured]
     left_out: list[str] = Field(description="what was requested but could not be measured, and why")

@@ -16,6 +16,7 @@ from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.clock.host_clocks import Times
 from allpull.analyse.epochs.parts import Epochs
 from allpull.analyse.io.over_time import Floats, growth_within, io_series, sampled_by_all
+from allpull.analyse.steps.grid import of_steps
 from allpull.analyse.steps.pauses import union
 from allpull.schema.reading import Io, IoOverTime, IoWindow
 from allpull.units import NS_PER_S
@@ -84,7 +85,7 @@ def _named(run: AlignedRun, epochs: Epochs) -> Iterator[tuple[str, Intervals]]:
     begin_ns, end_ns = (run.steps[name] for name in ("begin_ns", "end_ns"))
     yield "all steps", _one(int(begin_ns.min()), int(end_ns.max()))  # type: ignore[arg-type]  # not empty
     steady = run.steady.steps[run.steady.used]
-    inside = run.steps.filter(pl.col("step").is_in(steady.tolist()))
+    inside = of_steps(run.steps.select("step", "begin_ns", "end_ns"), steady)
     if not inside.is_empty():
         yield "steady steps", _one(int(inside["begin_ns"].min()), int(inside["end_ns"].max()))  # type: ignore[arg-type]  # not empty
     if epochs.averaged:

@@ -39,10 +39,10 @@ class Probe:
 class Calibration:
     """Everything that a forecast of another job needs.
 
-    ``job``: of the run with the most ranks, ``largest``. ``lead_s`` (draws, looks, buckets). ``algorithms``: those that
-    the data cannot tell apart, and ``algorithm`` (draws,) which of them each draw has. ``known_links``: whose rate is
-    known. ``error``: how far the model is from the measured steps it was fitted to, relative. ``events``: what happens
-    once per epoch, by name.
+    ``job``: of the run with the most ranks, ``largest``. ``lead_s`` (draws, looks, buckets): before the last gradient
+    of all ranks; ``balanced_lead_s``: before that of a usual rank. ``algorithms``: those that the data cannot tell
+    apart, and ``algorithm`` (draws,) which of them each draw has. ``known_links``: whose rate is known. ``error``: how
+    far the model is from the measured steps it was fitted to, relative. ``events``: what happens once per epoch.
     """
 
     job: Job
@@ -53,6 +53,7 @@ class Calibration:
     compute: Compute
     lateness: Lateness
     lead_s: Floats
+    balanced_lead_s: Floats
     algorithms: tuple[str, ...]
     algorithm: NDArray[np.intp]
     known_links: frozenset[str]

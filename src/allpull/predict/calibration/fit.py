@@ -57,7 +57,8 @@ def calibrate(
         (run for run in runs if run.per_step), key=lambda run: (run.ranks, run.is_whole_lane), default=largest
     )
     timed = _timed(runs, probes, resamples, draws, rng)
-    exchange = _exchange(timed, stated, with_buckets, draws, rng)
+    exchange = _exchange(timed, with_buckets, draws, rng)
+    looks = rng.permuted(resamples[id(with_buckets)], axis=1)[:, :LOOKS]
     with_epochs = max((run for run in runs if run.epochs is not None), key=lambda run: run.ranks, default=None)
     epochs = None if with_epochs is None else with_epochs.epochs
     fit = Calibration(
@@ -81,14 +82,15 @@ def calibrate(
         ),
         compute=_compute(runs, resamples, repeat),
         lateness=lateness,
-        lead_s=_leads(with_buckets, resamples[id(with_buckets)], rng),
+        lead_s=with_buckets.last_lead_s[looks],
+        balanced_lead_s=with_buckets.lead_s[looks],
         algorithms=exchange.algorithms,
         algorithm=exchange.algorithm,
         known_links=exchange.known_links,
         events={} if epochs is None else events(epochs, draws, rng),
         notes=tuple(exchange.notes),
     )
-    return _with_error(fit, rng)
+    return _with_stated(_with_error(fit, rng), stated, draws, rng)
 
 
 def _with_error(fit: Calibration, rng: np.random.Generator) -> Calibration:
@@ -194,13 +196,6 @@ def _calls(run: MeasuredRun, resamples: NDArray[np.intp], draws: int, rng: np.ra
     ]
 
 
-def _leads(run: MeasuredRun, resamples: NDArray[np.intp], rng: np.random.Generator) -> Floats:
-    """How long before the last gradient each bucket is ready, in some steps of each draw, (draws, looks, buckets)."""
-    chosen = rng.permuted(resamples, axis=1)[:, :LOOKS]
-    leads: Floats = run.lead_s[chosen]
-    return leads
-
-
 def _timed(
     runs: Sequence[MeasuredRun],
     probes: Sequence[Probe],
@@ -230,9 +225,7 @@ class _Exchange:
     notes: list[str]
 
 
-def _exchange(
-    timed: Sequence[Timed], stated: Stated, run: MeasuredRun, draws: int, rng: np.random.Generator
-) -> _Exchange:
+def _exchange(timed: Sequence[Timed], run: MeasuredRun, draws: int, rng: np.random.Generator) -> _Exchange:
     """The links, and which algorithm each draw has: any of those that explain the all-reduces equally well."""
     backends = [one.backend for one in timed] or [run.backend]
     candidates = links.algorithms_of(backends)
@@ -257,31 +250,29 @@ def _exchange(
         command = (PROBE_NETWORK if link == NETWORK else PROBE_LOCAL).format(ranks=ranks, hosts=hosts)
         state = links.latency_state(some, algorithms[0])
         found += links.parameters(link, fit, state, ", ".join(one.source for one in some), command)
-    notes = []
-    if stated.link_bytes_per_s is not None or stated.latency_s is not None:
-        notes += _apply_stated(found, stated, draws, rng)
     names = {one.name for one in found}
-    if f"{NETWORK} time per byte" in names and f"{LOCAL} latency" not in names:
-        between = next(one for one in found if one.name == f"{NETWORK} latency")
+    if f"{LOCAL} latency" not in names:
+        between = next((one.draws for one in found if one.name == f"{NETWORK} latency"), _any_latency(draws, rng))
         found.append(
             Parameter(
                 name=f"{LOCAL} latency",
                 unit="s",
-                draws=local_ratio * between.draws,
+                draws=local_ratio * between,
                 state="assumed",
                 source="at most that of a hop between hosts",
                 reason="no run or probe is within one host",
                 measure=PROBE_LOCAL.format(ranks=max(2, -(-run.ranks // run.hosts))),
             )
         )
+    notes = []
     if len(algorithms) > 1:
         notes.append(f"the data cannot tell these algorithms of an all-reduce apart: {', '.join(algorithms)}")
     known = frozenset(link for link in (LOCAL, NETWORK) if any(one.name == f"{link} time per byte" for one in found))
     return _Exchange(parameters=found, algorithms=algorithms, algorithm=algorithm, known_links=known, notes=notes)
 
 
-def _apply_stated(found: list[Parameter], stated: Stated, draws: int, rng: np.random.Generator) -> list[str]:
-    """Put stated facts in place of what was measured between hosts; notes on what they replace."""
+def _with_stated(fit: Calibration, stated: Stated, draws: int, rng: np.random.Generator) -> Calibration:
+    """``fit`` with stated facts in place of what was measured between hosts, and notes on what they replace."""
     latency = stated.latency_s
     new: list[Parameter] = []
     if stated.link_bytes_per_s is not None:
@@ -296,7 +287,8 @@ def _apply_stated(found: list[Parameter], stated: Stated, draws: int, rng: np.ra
                 measure=PROBE_NETWORK.format(ranks=2, hosts=2),
             )
         )
-    if latency is not None or not any(one.name == f"{NETWORK} latency" for one in found):
+    has_rate = stated.link_bytes_per_s is not None
+    if latency is not None or (has_rate and f"{NETWORK} latency" not in fit.parameters):
         known = latency is not None
         new.append(
             Parameter(
@@ -309,9 +301,18 @@ def _apply_stated(found: list[Parameter], stated: Stated, draws: int, rng: np.ra
                 measure=PROBE_NETWORK.format(ranks=2, hosts=2),
             )
         )
-    replaced = [one for one in found if one.name in {other.name for other in new}]
-    found[:] = [one for one in found if one not in replaced] + new
-    return [f"{one.name}: what is stated is used, not what {one.source} measured" for one in replaced]
+    before = fit.parameters.by_name
+    notes = [
+        f"{one.name}: what is stated is used, not what {before[one.name].source} measured"
+        for one in new
+        if one.name in before
+    ]
+    return replace(
+        fit,
+        parameters=Parameters(by_name={**before, **{one.name: one for one in new}}),
+        known_links=fit.known_links | ({NETWORK} if stated.link_bytes_per_s is not None else set()),
+        notes=(*fit.notes, *notes),
+    )
 
 
 def _any_latency(draws: int, rng: np.random.Generator) -> Floats:

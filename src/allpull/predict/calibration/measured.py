@@ -15,10 +15,10 @@ from allpull.errors import AllpullError
 from allpull.predict.calibration.epochs import MeasuredEpochs, measured_epochs
 from allpull.predict.calibration.parameters import Floats
 from allpull.predict.terms.input import WAITED
-from allpull.replay.engine import total_work_s
+from allpull.replay.engine import event_times, total_work_s
 from allpull.replay.recording.build import record_window
 from allpull.replay.recording.step_choice import NoWindow
-from allpull.replay.window import CALL, REDUCE, Window
+from allpull.replay.window import CALL, REDUCE, Reductions, Window
 from allpull.rundir.user_command import user_command
 from allpull.schema.run import RunRecord
 
@@ -38,9 +38,10 @@ class MeasuredRun:
     """One run, in its regular steps; times in s.
 
     ``work_s`` (steps, ranks): of a rank between two synchronisations, without time blocked in collectives; ``input_s``
-    (steps, ranks): the part of it spent waiting for input. ``walls_s`` (steps,): of whole steps. ``lead_s`` and
-    ``bucket_s`` (steps, buckets): how long before the last gradient each bucket was ready, mean over ranks, and how
-    long it took; ``tail_s`` (steps,): from its end until ranks go on. ``calls_s`` (steps,): transfers of other
+    (steps, ranks): the part of it spent waiting for input. ``walls_s`` (steps,): of whole steps. ``lead_s`` (steps,
+    buckets): how long before its last gradient a rank had each bucket ready, mean over ranks; ``last_lead_s``: how long
+    before the last gradient of all ranks all had it ready. ``bucket_s`` (steps, buckets): how long each took;
+    ``tail_s`` (steps,): from the end of the last until ranks go on. ``calls_s`` (steps,): transfers of other
     collectives, mean over ranks. ``host_of`` (ranks,): the number of each rank's host. ``per_step``: reductions per
     step. ``bucket_bytes`` (buckets,), None: not known. ``is_whole_lane``: the time of each bucket is known, not only
     the exposed part of all of them. ``workers``: of a rank's loader, None: not known. ``epochs``: None where none is
@@ -57,6 +58,7 @@ class MeasuredRun:
     input_s: Floats
     walls_s: Floats
     lead_s: Floats
+    last_lead_s: Floats
     bucket_s: Floats
     tail_s: Floats
     calls_s: Floats
@@ -138,8 +140,10 @@ def measured(
     work_s = _work(window)[regular]
     if lane is None or per_step == 0:
         lead_s, bucket_s, tail_s, size_bytes = (np.zeros((count, 1)), np.zeros((count, 1)), np.zeros(count), None)
+        last_lead_s = lead_s
     else:
         lead_s = _by_step(lane.lead_s.mean(axis=2), window)[regular]
+        last_lead_s = _by_step(_leads_of_last(window, lane), window)[regular]
         bucket_s = _by_step(lane.seconds, window)[regular]
         tail_s = _by_step(lane.tail_s.mean(axis=1)[:, None], window)[regular, 0] * per_step
         size_bytes = None if lane.size_bytes is None else lane.size_bytes.astype(np.float64)
@@ -157,6 +161,7 @@ def measured(
         input_s=window.per_step("input")[regular],
         walls_s=window.wall_s[regular].mean(axis=1),
         lead_s=lead_s,
+        last_lead_s=last_lead_s,
         bucket_s=bucket_s,
         tail_s=tail_s,
         calls_s=calls[regular].mean(axis=1),
@@ -191,6 +196,17 @@ def _work(window: Window) -> Floats:
     total = np.zeros((window.steps.size, window.ranks))
     np.add.at(total, window.step_of, total_work_s(window))
     return total
+
+
+def _leads_of_last(window: Window, lane: Reductions) -> Floats:
+    """How long before the last gradient of all ranks each bucket was ready on all of them, (reductions, buckets).
+
+    A rank that is late in backward has had its first buckets ready for longer: they are on their way meanwhile.
+    """
+    stand_s = event_times(window).stand_s[window.kind == REDUCE]
+    ready_s = (stand_s[:, None, :] - lane.lead_s).max(axis=2)
+    leads: Floats = stand_s.max(axis=1)[:, None] - ready_s
+    return leads
 
 
 def _by_step(values: Floats, window: Window) -> Floats:

@@ -101,7 +101,8 @@ def clock_table(result: ClockResult) -> str:
 
 def loader_table(result: LoaderResult) -> str:
     """The table, and what it means in words."""
-    head = ("files", "ranks", "threads", "samples/s", "of 9 in 10 windows", "per core", "read", "in cache")
+    workers = "workers" if result.kind == "files" else "threads"
+    head = ("files", "ranks", workers, "samples/s", "of 9 in 10 windows", "per core", "read", "in cache")
     rows = [
         (
             one.state,
@@ -129,10 +130,11 @@ def _loader_sentences(result: LoaderResult) -> Iterator[str]:
     for knee in result.knees:
         ranks = f"{knee.state}, {knee.ranks} rank{'s' * (knee.ranks != 1)}"
         if knee.threads is not None:
-            enough = f"{knee.threads} thread{'s give' if knee.threads > 1 else ' gives'}"
+            one = "worker" if result.kind == "files" else "thread"
+            enough = f"{counted(knee.threads, one)} {'give' if knee.threads > 1 else 'gives'}"
             yield f"Knee ({ranks}): {enough} 95 % of the highest rate or more."
         else:
-            yield f"Knee ({ranks}): not reached; the largest number of threads tried is the fastest."
+            yield f"Knee ({ranks}): not reached; the largest number tried is the fastest."
     if result.shuffle is not None:
         yield from _shuffle_sentences(result.shuffle)
     if result.odd:
