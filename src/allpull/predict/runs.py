@@ -169,7 +169,7 @@ def _result(
     if measurement is None and refused:
         measurement = _missing(refused[-1].hosts, calibration)
     targets: list[TargetForecast] = []
-    notes = list(_notes(calibration))
+    notes = [*_notes(calibration), *_beyond(made, calibration)]
     if made and request.target is not None:
         targets, of_target = forecast_targets(made, calibration.events, runs, request.target)
         notes += of_target
@@ -185,7 +185,6 @@ def _result(
         refused=None if made else nothing,
         refused_sizes=refused,
         next_measurement=measurement,
-        notes=[*_notes(calibration), *_beyond(made, calibration)],
         notes=notes,
         targets=targets,
     )
