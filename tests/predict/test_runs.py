@@ -170,6 +170,18 @@ def test_what_cannot_be_fitted_is_refused() -> None:
         calibrate(slow)
 
 
+def test_the_smaller_batch_at_the_end_of_an_epoch_is_left_out() -> None:
+    samples = np.full((STEPS, 2), 32.0)
+    samples[9::10] = 7.0
+    run = run_of(window(2, STEPS, samples=samples))
+    assert (run.batch, run.steps) == (32.0, STEPS - STEPS // 10)
+
+
+def test_no_measurement_is_advised_of_a_link_that_the_forecast_does_not_use(calibration: Calibration) -> None:
+    advised = forecast(calibration, 4, 64).next_measurement
+    assert advised is None or not advised.parameter.startswith("local")
+
+
 def test_requests_that_contradict_themselves_are_bad_input() -> None:
     for request in (
         Request(ranks=()),

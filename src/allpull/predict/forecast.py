@@ -184,7 +184,7 @@ def baselines(one: Forecast, calibration: Calibration) -> Iterable[Baseline]:
 
 def parameter_records(calibration: Calibration, jobs: Sequence[Job]) -> list[ForecastParameter]:
     """The records of all parameters that ``jobs`` need, compute first."""
-    unused = () if any(job.ranks > job.hosts for job in jobs) else (f"{LOCAL} latency", f"{LOCAL} time per byte")
+    unused = _unused(jobs)
     fit = calibration.compute
     names = ", ".join(run.run for run in calibration.runs)
     if len(fit.batches) == 1:
@@ -209,6 +209,11 @@ def parameter_records(calibration: Calibration, jobs: Sequence[Job]) -> list[For
         for one in [*own, *calibration.parameters.by_name.values()]
         if one.name not in unused
     ]
+
+
+def _unused(jobs: Sequence[Job]) -> tuple[str, ...]:
+    """The parameters of links that none of ``jobs`` uses."""
+    return () if any(job.ranks > job.hosts for job in jobs) else (f"{LOCAL} latency", f"{LOCAL} time per byte")
 
 
 def runs_used(calibration: Calibration) -> list[CalibrationRun]:
@@ -253,8 +258,11 @@ def next_measurement(forecasts: Sequence[Forecast], calibration: Calibration) ->
     if not forecasts:
         return None
     step_s = forecasts[-1].step_s
+    unused = _unused([forecasts[-1].job])
     shares: dict[str, float] = {}
     for one in calibration.parameters.by_name.values():
+        if one.name in unused:
+            continue
         if one.measure is not None and one.draws.ndim == 1 and one.draws.std() > 0 and step_s.std() > 0:
             shares[one.name] = float(np.corrcoef(_ranked(one.draws), _ranked(step_s))[0, 1] ** 2)
     if not shares or max(shares.values()) < LEAST_SHARE:

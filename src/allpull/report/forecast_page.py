@@ -177,7 +177,6 @@ def _table(result: ForecastResult) -> Table:
         caption="Each size",
         columns=[*columns, "Measured step", "Error"] if is_held else columns,
         rows=[[*_size_row(one), *(_held(one) if is_held else ())] for one in result.predictions],
-        text_columns=0,
     )
 
 
@@ -264,7 +263,7 @@ def _epochs(result: ForecastResult) -> Block | None:
         for one, epoch in known
     ]
     columns = ["Ranks", "Epoch", "90 % interval", "Steps", *(name.capitalize() for name in names)]
-    table = Table(caption="An epoch, and what it consists of", columns=columns, rows=rows, text_columns=0)
+    table = Table(caption="An epoch, and what it consists of", columns=columns, rows=rows)
     return Block(
         title="Epochs", lead="With evaluation, checkpoint and start, as the runs recorded them.", parts=[table]
     )
@@ -306,7 +305,7 @@ def _waterfall(place: int, one: WhatIf, result: ForecastResult) -> Chart:
     before = next((size for size in result.predictions if size.ranks == one.ranks), None)
     begin = one.step_s.value - sum(one.change_s.values()) if before is None else before.step_s.value
     factor, unit = time_unit(max(begin, one.step_s.value))
-    rows: list[dict[str, Any]] = [{"name": "as measured", "from": 0.0, "to": factor * begin, "kind": "ends"}]
+    rows: list[dict[str, Any]] = [{"name": "forecast", "from": 0.0, "to": factor * begin, "kind": "ends"}]
     at = begin
     for name, change_s in one.change_s.items():
         if abs(change_s) < SMALL * begin:
@@ -358,7 +357,7 @@ def _target(result: ForecastResult) -> Block | None:
     notes = list(
         dict.fromkeys(note for one in result.targets for note in [*one.notes, *([one.bounded] if one.bounded else [])])
     )
-    parts: list[Part] = [Table(caption=title_of(first), columns=columns, rows=rows, text_columns=0)]
+    parts: list[Part] = [Table(caption=title_of(first), columns=columns, rows=rows)]
     if notes:
         parts.append(Points(items=notes))
     return Block(title="To the target", lead=f"What a training to {first.target} takes on each size.", parts=parts)

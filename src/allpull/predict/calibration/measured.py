@@ -26,7 +26,7 @@ LEAST_STEPS = 20  # two blocks of the bootstrap: fewer show no spread
 PERIODIC = ("evaluation", "checkpoint")
 WORKERS = re.compile(r"--?(num|n|data|loader)?[-_]?workers|-j")
 MOST_DIGITS = 5
-UNEVEN_SHARE = 0.02  # of rank-steps: with more of another batch, the batch of a step is not one number
+UNEVEN_SHARE = 0.2  # of rank-steps: an epoch of five batches ends with one smaller; with more, there is no one batch
 
 
 class CannotCalibrate(AllpullError):
@@ -130,6 +130,8 @@ def measured(
     regular = ~window.odd
     for name in PERIODIC:
         regular &= ~(window.per_step(name) > 0).any(axis=1)
+    batch = _batch(window, regular, stated_batch, run)
+    regular &= ~(np.isfinite(window.samples) & (window.samples != batch)).any(axis=1)  # the remainder of an epoch
     count = int(regular.sum())
     if count < LEAST_STEPS:
         raise CannotCalibrate(
@@ -156,7 +158,7 @@ def measured(
         ranks=window.ranks,
         hosts=int(np.unique(host_of).size),
         host_of=host_of,
-        batch=_batch(window, regular, stated_batch, run),
+        batch=batch,
         work_s=work_s,
         input_s=window.per_step("input")[regular],
         walls_s=window.wall_s[regular].mean(axis=1),
