@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,8 @@ def rehearsals(chosen: Sequence[Case], *, calibrations: bool) -> list[Rehearsal]
 class Row:
     """One case: truth and forecast in s, or why there is no forecast; ``baselines_s`` by name.
 
-    ``cpu_share``: how busy the rehearsal kept this machine's cores; above ``CPU_LIMIT`` they limited it, not its links.
+    ``as_recorded_s``: the median of the passes with every step as it is. ``cpu_share``: how busy a rehearsal kept this
+    machine's cores; above ``CPU_LIMIT`` they limited it, not its links.
     """
 
     case: str
@@ -91,6 +92,7 @@ class Row:
     ranks: int
     truth_s: float
     truths_s: tuple[float, ...]
+    as_recorded_s: float
     forecast_s: float | None = None
     low_s: float | None = None
     high_s: float | None = None
@@ -134,6 +136,7 @@ def forecast(case: Case, folder: Path, truths: Mapping[str, list[Truth]]) -> Row
         "ranks": ranks,
         "truth_s": pooled(truths[case.truth.name], measured),
         "truths_s": tuple(measured),
+        "as_recorded_s": statistics.median(truth.as_recorded_s[epochs] or 0.0 for truth in truths[case.truth.name]),
         "baselines_s": baselines(case, folder, truths),
         "cpu_share": statistics.median(truth.cpu_share for truth in truths[case.truth.name]),
     }
@@ -291,6 +294,7 @@ def main() -> None:
                     group: summary([row for row in of_links if row.group == group])
                     for group in dict.fromkeys(row.group for row in of_links)
                 },
+                "as_recorded": summary([replace(row, truth_s=row.as_recorded_s) for row in rows]),
                 "limited_by_cpus": summary([row for row in rows if row.cpu_share > CPU_LIMIT]),
                 "rivals": rivals(of_links),
                 "extrap": with_extrap(rows, truths, options.extrap),

@@ -176,7 +176,6 @@ MEASUREMENTS = (
         script="predict_rehearsed.py",
         arguments=("--keep", "build/rehearsed", "--extrap", "build/extrap/bin/python"),
         about="forecasts of `allpull predict` against rehearsed clusters (twenty minutes; root, pip install extrap)",
-        stored=False,
     ),
     Measurement(
         name="real_faults",

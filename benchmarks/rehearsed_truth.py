@@ -40,12 +40,14 @@ class Truth:
     ``step_s`` and ``epoch_s`` are means after the first ``WARMUP`` steps, and the first epoch; ``epoch_s`` None: a job
     of one. A step in which some rank waited for a CPU for more than ``MOST_QUEUED`` of it, which no cluster with a CPU
     for each rank would show, counts as the mean of the ``undisturbed`` ones; steps with an evaluation and those of a
-    loader count as they are. ``cpu_share``: how busy its own processes and the kernel's network code kept all cores
-    during those steps. ``load`` is the load average of a minute at its end.
+    loader count as they are. ``as_recorded_s``: step and epoch with every step as it is. ``cpu_share``: how busy its
+    own processes and the kernel's network code kept all cores during those steps. ``load`` is the load average of a
+    minute at its end.
     """
 
     step_s: float
     epoch_s: float | None
+    as_recorded_s: tuple[float, float | None]
     steps: int
     undisturbed: int
     bucket_bytes: tuple[int, ...]
@@ -135,18 +137,24 @@ def read(run: Path, machine: Mapping[str, Any], *, loads: bool) -> Truth:
     events = _lines(run / "events" / "rank-00000.jsonl")
     buckets = [event["sizes_bytes"] for event in events if event.get("kind") == "buckets"]
     quiet = regular & (loads | (table[:, :, QUEUED].max(axis=0) / 1e9 <= MOST_QUEUED * steps_s))
-    if quiet.any():
-        steps_s = np.where(regular & ~quiet, steps_s[quiet].mean(), steps_s)
     epochs = [event["step"] for event in events if event.get("kind") == "epoch"]  # the first steps of each
-    of_epochs = steps_s[epochs[1] : epochs[-1]] if len(epochs) > 2 else None
+    counted_s = np.where(regular & ~quiet, steps_s[quiet].mean(), steps_s) if quiet.any() else steps_s
+    step_s, epoch_s = means(counted_s, epochs)
     return Truth(
-        step_s=float(steps_s[WARMUP:].mean()),
-        epoch_s=None if of_epochs is None else float(of_epochs.sum()) / (len(epochs) - 2),
+        step_s=step_s,
+        epoch_s=epoch_s,
+        as_recorded_s=means(steps_s, epochs),
         steps=int(regular.sum()),
         undisturbed=int(quiet.sum()),
         bucket_bytes=tuple(buckets[-1]) if buckets else (),
         **machine,
     )
+
+
+def means(steps_s: NDArray[np.float64], epochs: Sequence[int]) -> tuple[float, float | None]:
+    """The mean step after warm-up, and the mean epoch after the first; ``epochs`` are their first steps."""
+    of_epochs = float(steps_s[epochs[1] : epochs[-1]].sum()) / (len(epochs) - 2) if len(epochs) > 2 else None
+    return float(steps_s[WARMUP:].mean()), of_epochs
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

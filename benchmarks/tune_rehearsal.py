@@ -43,8 +43,8 @@ from allpull.study.tune.study_tuning import Prepared, prepare, tune_study
 from stored import ROOT, keep
 
 PROGRAM = ROOT / "benchmarks" / "tuned_program.py"
-RANKS, BATCH, STEPS = 2, 16, 40
-WORK_S = 40 * 1.5e-3  # of a step: layers × their forward and backward
+RANKS, BATCH, STEPS = 2, 16, 25
+WORK_S = 40 * 6e-3  # of a step: layers × their forward and backward
 PASSES = 2  # over all configurations
 GOAL = GOALS["throughput"]
 NEAR = 0.03  # of the optimum
@@ -54,7 +54,7 @@ CONFIRM = 3
 CLUSTER = """
 [cluster]
 hosts = 2
-link = "1 Gbit/s"
+link = "250 Mbit/s"
 latency = "1 ms"
 """
 

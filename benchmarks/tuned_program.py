@@ -21,8 +21,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from torch.utils.data import DataLoader, Dataset
 
 LAYERS, WIDTH = 40, 256  # 256 KiB of gradients each
-FORWARD_S, BACKWARD_S = 0.5e-3, 1e-3  # of a layer
-SAMPLE_S = 15e-3
+FORWARD_S, BACKWARD_S = 2e-3, 4e-3  # of a layer
+SAMPLE_S = 60e-3
 BATCH = 16
 WARMUP = 5  # steps
 FREE_WORKERS, CROWDED = 4, 0.3  # each worker beyond those slows all by this share

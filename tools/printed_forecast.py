@@ -47,7 +47,8 @@ def _groups(measured: Stored) -> Iterator[str]:
     yield "| foreseen | cases | refused | mean error | largest | within the interval | half its width |"
     yield "|---|---|---|---|---|---|---|"
     busy = [("beyond these: limited by this machine's CPUs", measured["limited_by_cpus"])]
-    named = [*measured["groups"].items(), ("all", measured["summary"]), *busy]
+    recorded = [("every case, every step as recorded", measured["as_recorded"])]
+    named = [*measured["groups"].items(), ("all", measured["summary"]), *busy, *recorded]
     for name, group in named:
         shares = [_share(group[key]) for key in ("mean_error", "largest_error", "coverage", "half_width")]
         yield f"| {name} | {group['cases']} | {group['refused']} | {' | '.join(shares)} |"

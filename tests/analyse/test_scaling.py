@@ -128,6 +128,7 @@ def test_equal_sizes_are_no_scaling_and_repeats_are_said() -> None:
     assert show.scaling is None
     assert show.reference == "a"
     assert show.runs[1].efficiency == pytest.approx(10 / 9)
+    assert not any("superlinear" in note for note in show.notes)
     assert "2 runs have 4 ranks; the first of them, a, is the reference" in show.notes
     assert "2 runs have 4 ranks: between 900 and 1,000 samples/s; each has its own row" in show.notes
 

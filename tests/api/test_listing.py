@@ -95,9 +95,17 @@ def test_a_run_that_has_not_ended_says_for_how_long_it_has_been_silent(tmp_path:
     assert ended.silent_s is None
 
 
-def shown(result: ListResult) -> str:
+def test_a_narrow_terminal_loses_columns_before_it_breaks_a_line(tmp_path: Path) -> None:
+    written(tmp_path, "20260101T000000Z_digits_n2_a", created_utc="2026-01-02T00:00:00Z")  # its clock was set back
+    lines = shown(list_runs([tmp_path]), width=66).splitlines()
+    assert len(lines) == 3
+    assert "program" not in lines[0]
+    assert " -" not in lines[2]
+
+
+def shown(result: ListResult, width: int = 200) -> str:
     """What ``allpull ls`` prints."""
-    console = Console(width=200, record=True, file=io.StringIO())
+    console = Console(width=width, record=True, file=io.StringIO())
     console.print(listing(result))
     return console.export_text()
 

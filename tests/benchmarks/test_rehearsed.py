@@ -31,7 +31,9 @@ def row(scripts: Any, *, truth_s: float = 2.0, forecast_s: float | None = 2.1, l
     asked = {"case": "one", "group": "a", "quantity": "step", "ranks": 4}
     interval = {} if forecast_s is None else {"forecast_s": forecast_s, "low_s": low_s, "high_s": 2.2}
     rivals = {"linear scaling": 1.0}
-    return scripts.predict_rehearsed.Row(**asked, truth_s=truth_s, truths_s=(truth_s,), baselines_s=rivals, **interval)
+    return scripts.predict_rehearsed.Row(
+        **asked, truth_s=truth_s, truths_s=(truth_s,), as_recorded_s=truth_s, baselines_s=rivals, **interval
+    )
 
 
 def test_a_refusal_has_no_error_and_holds_nothing(scripts: Any) -> None:
@@ -122,6 +124,7 @@ def test_a_step_that_waited_for_a_cpu_counts_as_the_others_and_one_with_an_evalu
     truth = scripts.rehearsed_truth.read(tmp_path, machine, loads=False)
     assert truth.step_s == pytest.approx((6 * 0.1 + 1.1) / 7)
     assert truth.epoch_s == pytest.approx(0.4)
+    assert truth.as_recorded_s == pytest.approx(((6 * 0.1 + 0.05 + 1.1) / 7, 0.45))
     assert (truth.steps, truth.undisturbed, truth.bucket_bytes) == (6, 5, (8, 4))
     assert scripts.rehearsed_truth.read(tmp_path, machine, loads=True).epoch_s == pytest.approx(0.45)
 

@@ -104,6 +104,12 @@ def test_doctor_fails_where_a_check_is_bad(run_cli):
     assert done.returncode == (3 if bad else 0)
 
 
+def test_what_is_watched_into_a_pipe_has_no_trailing_blanks(run_cli):
+    lines = run_cli("watch", str(KEPT)).stdout.splitlines()
+    assert any(line.startswith("rank ") for line in lines)
+    assert not [line for line in lines if line != line.rstrip()]
+
+
 def test_ctrl_c_is_a_sentence_and_130(tmp_path):
     record = RunRecord.model_validate_json((KEPT / "run.json").read_text())
     run = tmp_path / "run"

@@ -33,7 +33,7 @@ NEEDS_TORCH = (
     "allpull.observe.agent.__main__",
     "allpull.train.__main__",
 )
-TORCH_ROOMS = {"backend", "observe", "train", "probe", "rehearse"}  # of rehearse, only its ranks
+TORCH_ROOMS = {"backend", "observe", "train", "probe", "rehearse", "labs"}  # of the last two, only what ranks run
 NOT_IN_RANKS = ("pydantic", "polars", "typer", "rich", "altair", "psutil", "click", "jinja2")
 
 BLOCKED = """
@@ -70,7 +70,7 @@ def test_the_architecture_page_numbers_the_floors_as_the_contract_orders_them(ro
 def test_every_room_may_import_torch_or_is_forbidden_to(root: Path) -> None:
     rooms = {path.stem for path in (root / "src" / "allpull").glob("[a-z]*") if path.suffix in {"", ".py"}}
     forbidden = {name.split(".")[1] for name in contract(root, "forbidden")["source_modules"]}
-    assert rooms - forbidden == TORCH_ROOMS - {"rehearse"}
+    assert rooms - forbidden == TORCH_ROOMS - {"rehearse", "labs"}
 
 
 def contract(root: Path, kind: str) -> dict[str, Any]:

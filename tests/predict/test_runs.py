@@ -244,3 +244,12 @@ def test_a_rank_that_is_late_in_backward_has_its_first_buckets_on_their_way() ->
     calibration = calibrate([run_of(slow)])
     assert forecast(calibration, 2).predictions[0].step_s.value == pytest.approx(measured_s, rel=0.01)
     assert calibration.error < 0.01
+
+
+def test_several_batches_need_the_batch_of_the_forecast_and_sizes_can_be_held_back() -> None:
+    two = [run_of(trained(1, batch=16)), run_of(trained(2, batch=32))]
+    with pytest.raises(CannotCalibrate, match="16, 32 samples per rank"):
+        runs._one_batch(two, Request(ranks=(4,)))
+    assert runs._one_batch(two, Request(ranks=(4,), batch=32)) == two
+    used, held_back = runs._split(two, 1)
+    assert ([run.ranks for run in used], [run.ranks for run in held_back]) == ([1], [2])

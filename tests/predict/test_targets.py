@@ -56,7 +56,7 @@ def test_an_accuracy_at_the_batch_that_reached_it(run: AlignedRun) -> None:
     request = TargetRequest(accuracy=0.15, price=Price(per_hour=3600.0))
     forecasts, notes = forecast_targets([size(2), size(8)], {}, [run], request)
     same, other = forecasts
-    assert same.epochs.value == pytest.approx(2, rel=0.02)
+    assert same.epochs.value == pytest.approx(2, rel=0.05)
     assert other.epochs.value is None
     assert other.bounded is not None
     assert any("of their recipe alone" in note for note in notes)

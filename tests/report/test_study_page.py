@@ -18,6 +18,8 @@ from allpull.api.study_report import write_tuning_report
 from allpull.published.series import published_series
 from allpull.report.html.block import Chart, Table
 from allpull.report.html.chart import FIGURE, LIVE, dress, embeddable
+from allpull.report.html.lines import Frame, Line, Mark
+from allpull.report.html.lines import chart as line_chart
 from allpull.report.printable import printable
 from allpull.report.study import proposal
 from allpull.report.study.answer import sentences
@@ -294,6 +296,20 @@ def test_published_points_without_numbers_are_left_out():
     )
     assert not [row for row in values(charts(made)["weak-scaling"]) if "published" in str(row.get("line"))]
     assert interval(1.0)["low"] < 1
+
+
+def test_a_very_long_bar_is_cut_and_does_not_flatten_the_points():
+    lines = [
+        Line(name="a", marks=[Mark(x=1, value=100.0, low=2.0, high=9000.0, shown="")]),
+        Line(name="b", marks=[Mark(x=at, value=50.0, low=45.0, high=55.0, shown="") for at in (1, 2)]),
+    ]
+    frame = Frame(slug="s", title="t", caption="c.", x_title="x", y_title="y")
+    drawn = line_chart(frame, lines)
+    rows = [row for data in drawn.spec["datasets"].values() for row in data]
+    assert {row["high"] for row in rows} == {200.0, 55.0}
+    assert {row["low"] for row in rows} == {25.0, 45.0}
+    assert drawn.caption == "c. Bars end at 25 and 200 at most; tables have all of them."
+    assert line_chart(frame, lines[1:]).caption == "c."
 
 
 TRIALS = [("completed", 100.0), ("stopped", 80.0), ("completed", 140.0), ("failed", None), ("completed", 120.0)]

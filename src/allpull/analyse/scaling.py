@@ -300,8 +300,11 @@ def _notes_on_epochs(runs: Sequence[RunMetrics]) -> Iterator[str]:
 
 
 def _notes_on_superlinear(runs: Sequence[RunMetrics]) -> Iterator[str]:
+    ranks = {run.run: run.ranks for run in runs}
     for run in runs:
         interval = run.efficiency_interval
+        if run.reference is not None and ranks.get(run.reference) == run.ranks:
+            continue  # nothing was scaled
         if interval is None or interval.low is None or interval.high is None or interval.low <= 1:
             continue
         yield (

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from allpull.analyse.probes.loader import loaded
+from allpull.analyse.probes.storage import stored
 from allpull.api.places import Place
 from allpull.api.results import MOST_LINES, Shown
 from allpull.api.runs import Run, as_runs
@@ -13,9 +16,10 @@ from allpull.predict.calibration.calibrated import Probe, Stated
 from allpull.predict.runs import Request, forecast_runs
 from allpull.predict.targets import TargetRequest
 from allpull.report.wording import percent, spread
-from allpull.rundir.read.probes import read_probe
+from allpull.rundir.read.probes import has_probe, read_probe
 from allpull.schema.forecast import ForecastResult
-from allpull.schema.probes import AllreduceAnswer
+from allpull.schema.probed import LoaderResult, StorageResult
+from allpull.schema.probes import AllreduceAnswer, LoaderAnswer, StorageAnswer
 from allpull.units import counted, parse_rate_bytes_per_s, parse_time_s
 
 
@@ -61,7 +65,7 @@ def predict(
         batch: samples per rank and step; None: as in the runs.
         global_batch: samples per step of all ranks, instead of ``batch``.
         calibrate: how many of the smallest sizes to calibrate with; the others are held back. None: all.
-        probes: runs of ``allpull probe allreduce``.
+        probes: runs of ``allpull probe allreduce``, ``loader`` and ``storage``.
         link: line rate between hosts where it was not measured, such as ``25 Gbit/s``.
         latency: of a hop between hosts, such as ``20 us``.
         target: what the training ends at, for its time, energy and cost: an ``allpull.predict.targets.TargetRequest``.
@@ -90,6 +94,7 @@ def predict(
         ),
         target=target,
     )
+    request = replace(request, loader=_loader(probed), storage=_storage(probed))
     result = forecast_runs([run.aligned for run in opened if not _is_probe(run)], _probes(probed), request)
     return Forecast.model_construct(**{name: getattr(result, name) for name in ForecastResult.model_fields})
 
@@ -109,6 +114,26 @@ def _probes(runs: Iterable[Run]) -> list[Probe]:
     for run in runs:
         if not _is_probe(run):
             raise BadInput(f"{run.id} is no probe", hint="--probe takes runs of allpull probe allreduce")
+        if any(has_probe(Path(run.data.directory), name) for name in ("loader", "storage")):
+            continue
         answer = read_probe(Path(run.data.directory), "allreduce", AllreduceAnswer)
         probes.append(Probe(run=run.id, answer=answer, hosts=len(run.data.record.hosts)))
     return probes
+
+
+def _loader(probes: Iterable[Run]) -> LoaderResult | None:
+    """The last loader probe of ``probes``; None: there is none."""
+    found = None
+    for run in probes:
+        if has_probe(Path(run.data.directory), "loader"):
+            found = loaded(read_probe(Path(run.data.directory), "loader", LoaderAnswer), run.id)
+    return found
+
+
+def _storage(probes: Iterable[Run]) -> StorageResult | None:
+    """The last storage probe of ``probes``; None: there is none."""
+    found = None
+    for run in probes:
+        if has_probe(Path(run.data.directory), "storage"):
+            found = stored(read_probe(Path(run.data.directory), "storage", StorageAnswer), run.id)
+    return found

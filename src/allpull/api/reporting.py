@@ -46,7 +46,7 @@ def with_explanation(runs: Sequence[AlignedRun], accuracy: float | None = None) 
 
     programs, without_steps = _split(runs)
     result, of_program = _report(programs, without_steps, accuracy), programs[0]
-    largest = max(of_program, key=lambda run: run.data.record.ranks)
+    largest = of_program[-1]  # they are in order of ranks, then of time
     result = result.model_copy(update={"usage": usage(largest), "operators": operator_summary(largest.data)})
     made = explain(largest, [run for run in of_program if run.data.record.ranks < largest.data.record.ranks])
     if made.window is None:

@@ -20,6 +20,7 @@ from allpull.cli import (
     explain,
     export,
     import_,
+    lab,
     ls,
     pack,
     predict,
@@ -104,7 +105,7 @@ VERBS = (
 )
 """Verbs in the order of the help; a new one is a file in this room and an entry here."""
 
-GROUPS = {"probe": probe.probe, "pack": pack.pack, "study": study.study}
+GROUPS = {"probe": probe.probe, "pack": pack.pack, "study": study.study, "lab": lab.lab}
 """Verbs with verbs below them."""
 
 SETTINGS = {"run": run.SETTINGS}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import webbrowser
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from allpull.cli.options import Out, Sets, exit_like, own_command
+from allpull.cli.options import Out, Sets, exit_like, has_desktop, own_command
 from allpull.cli.say import answer, note, show_result
 from allpull.errors import BadInput
 
@@ -54,7 +53,7 @@ def demo(
     show_result(page(result))
     written, *_ = write_report(result, out / "report.html")
     answer(f"report: {written}")
-    if open_page and sys.stdout.isatty() and _has_desktop():
+    if open_page and sys.stdout.isatty() and has_desktop():
         webbrowser.open(written.as_uri())
 
 
@@ -72,7 +71,3 @@ def parse_counts(text: str) -> list[int]:
     if len(counts) != len(parts) or len(set(counts)) != len(counts):
         raise BadInput(f"'{text}' is not a list of rank counts", hint="write it as --ranks 1,2")
     return counts
-
-
-def _has_desktop() -> bool:
-    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import signal
@@ -204,3 +205,8 @@ def exit_like(record: RunRecord) -> None:
         for line in record.exit.log_tail:
             note(f"  | {line}")
     raise typer.Exit(record.exit.code)
+
+
+def has_desktop() -> bool:
+    """Whether a browser can be opened here."""
+    return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -56,7 +56,7 @@ Probes = Annotated[
     typer.Option(
         "--probe",
         metavar="DIR",
-        help="A run of allpull probe allreduce; may be given several times.",
+        help="A run of allpull probe allreduce, loader or storage; may be given several times.",
         autocompletion=completion.runs,
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -50,10 +51,7 @@ def watch(  # noqa: PLR0917  one parameter an option, called by typer alone
 
     With --once or --json the exit code is 3 if a rank is dead or hung.
     """
-    from rich.console import Console  # noqa: PLC0415  not needed for --help
-    from rich.live import Live  # noqa: PLC0415
-
-    from allpull.report.terminal.watch import page  # noqa: PLC0415
+    from allpull.report.terminal.watch import page  # noqa: PLC0415  not needed for --help
 
     directory = newest_run(run)
     if as_json or once:
@@ -70,17 +68,29 @@ def watch(  # noqa: PLR0917  one parameter an option, called by typer alone
         _serve(directory, port, interval or SERVED_EVERY_S, stacks=stacks)
         _note_failure(directory)
         return
+    _follow(directory, interval or EVERY_S, stacks=stacks)
+    _note_failure(directory)
+
+
+def _follow(directory: Path, interval_s: float, *, stacks: bool) -> None:
+    """Show the job until it ends: on a terminal all the time, in a file or a pipe its end."""
+    from rich.console import Console  # noqa: PLC0415  not needed for --help
+    from rich.live import Live  # noqa: PLC0415
+
+    from allpull.report.terminal.watch import page  # noqa: PLC0415
+
     console = Console()
-    with Live(console=console, refresh_per_second=4, screen=False) as live:
+    shown = Live(console=console, refresh_per_second=4, screen=False) if console.is_terminal else None
+    with shown or nullcontext():
         while True:
             result = _look(directory, stacks=stacks)
-            live.update(page(result))
+            if shown:
+                shown.update(page(result))
             if _has_ended(result):
                 break
-            time.sleep(interval or EVERY_S)
-    if not console.is_terminal:
-        console.print()  # the last page has no line end there
-    _note_failure(directory)
+            time.sleep(interval_s)
+    if not shown:
+        show_result(page(result))
 
 
 def _serve(directory: Path, port: int, interval_s: float, *, stacks: bool) -> None:

@@ -5,20 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.programs import by_program, has_steps, program, titles
 from allpull.errors import BadInput
 from allpull.predict import forecast as forecasts
 from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
 from allpull.predict.calibration.fit import calibrate
+from allpull.predict.calibration.input import with_input
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun, measure
+from allpull.predict.calibration.step import INPUT
 from allpull.predict.job import Job
 from allpull.predict.targets import TargetRequest, forecast_targets
 from allpull.predict.what_if import parsed, waterfall
 from allpull.schema.base import tag
 from allpull.schema.forecast import ForecastResult, NextMeasurement
+from allpull.schema.probed import LoaderResult, StorageResult
 from allpull.schema.target import TargetForecast
-from allpull.units import percent
+from allpull.units import counted, percent
 
 MOST_RANKS = 10_000_000
 NOTED_ERROR = 0.03  # of a step: the error that a forecast of a rehearsed cluster may have
@@ -31,6 +36,7 @@ class Request:
     ``ranks``: the sizes. ``hosts``: of each size, None: as many as ``ranks_per_host`` needs, by default that of
     the largest run. ``batch``: samples per rank and step, None: as measured; or ``global_batch`` of all ranks together.
     ``calibrate``: how many of the smallest sizes to calibrate with, None: all. ``what_if``: changes, KEY=VALUE each.
+    ``loader``, ``storage``: what probes of them measured.
     ``target``: what a training ends at.
     """
 
@@ -43,6 +49,8 @@ class Request:
     stated: Stated | None = None
     target: TargetRequest | None = None
     what_if: tuple[str, ...] = ()
+    loader: LoaderResult | None = None
+    storage: StorageResult | None = None
 
 
 def forecast_runs(runs: Sequence[AlignedRun], probes: Sequence[Probe], request: Request) -> ForecastResult:
@@ -64,6 +72,8 @@ def forecast_runs(runs: Sequence[AlignedRun], probes: Sequence[Probe], request: 
         measured = _one_batch([measure(run) for run in trained], request)
         used, held_back = _split(measured, request.calibrate)
         calibration = calibrate(used, probes, request.stated)
+        is_own = trained[0].data.record.kind == "train"
+        calibration = with_input(calibration, request.loader, request.storage, is_own_loader=is_own)
     except CannotCalibrate as error:
         return _refusal(name, error.message)
     kept = {run.run for run in used}
@@ -92,6 +102,11 @@ def _check(request: Request) -> None:
     for name, value in (("batch", request.batch), ("global-batch", request.global_batch)):
         if value is not None and value <= 0:
             raise BadInput(f"--{name}: a batch has at least one sample")
+    if request.storage is not None and request.loader is None:
+        raise BadInput(
+            "--probe: a storage probe does not say how many bytes a sample has",
+            hint="add a run of allpull probe loader on the same data",
+        )
     for text in request.what_if:
         parsed(text)
     if request.calibrate is not None and request.calibrate < 1:
@@ -154,7 +169,7 @@ def _result(
     if measurement is None and refused:
         measurement = _missing(refused[-1].hosts, calibration)
     targets: list[TargetForecast] = []
-    notes = list(_notes(calibration))
+    notes = [*_notes(calibration), *_beyond(made, calibration)]
     if made and request.target is not None:
         targets, of_target = forecast_targets(made, calibration.events, runs, request.target)
         notes += of_target
@@ -181,6 +196,19 @@ def _missing(hosts: int, calibration: Calibration) -> NextMeasurement | None:
         return NextMeasurement(parameter="exchange", command="the same training on 2 ranks", share=1.0)
     where = "2 hosts" if hosts > 1 else "2 ranks of one host"
     return NextMeasurement(parameter="exchange", command=f"the same training on {where}", share=1.0)
+
+
+def _beyond(made: Sequence[forecasts.Forecast], calibration: Calibration) -> Iterator[str]:
+    """The limits of input that sizes go beyond, and that no probe reached."""
+    limits = calibration.input
+    for one in made if limits is not None else ():
+        assert limits is not None
+        job = one.job
+        workers = None if job.workers is None else float(job.workers * job.ranks_per_host)
+        busy_s = sum((seconds for name, seconds in one.terms.items() if name != INPUT), start=np.zeros(1))
+        demand = job.batch * job.ranks_per_host / float(np.median(busy_s))
+        for name in limits.unmeasured(demand, job.hosts, workers):
+            yield (f"{counted(job.ranks, 'rank')} demand more of {name} than was ever measured, which may be the limit")
 
 
 def _notes(calibration: Calibration) -> Iterator[str]:

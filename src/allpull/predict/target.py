@@ -43,7 +43,8 @@ class Target:
         """Epochs that it takes at ``global_batch``."""
         if self.stated is not None:
             return EpochsToTarget(draws=np.full(draws, self.stated))
-        return epochs_to_target(self.points, global_batch, rng, draws)
+        resolution = 1.0 if self.source == "runs" else 0.0  # a training is evaluated after whole epochs
+        return epochs_to_target(self.points, global_batch, rng, draws, resolution=resolution)
 
 
 def stated_epochs(epochs: float) -> Target:

@@ -297,11 +297,38 @@ def _device(text: str, job: Job, calibration: Calibration) -> Changed:
 
 def _workers(text: str, job: Job, calibration: Calibration) -> Changed:
     """A rank's loader shares its batches evenly among its workers, as far as there are cores for them."""
-    if "input per batch" not in calibration.parameters:
+    if "input per batch" not in calibration.parameters and calibration.input is None:
         raise _Contradiction("the run hardly waits for input: what its loader could do is not known")
     if job.workers is None:
         raise _Contradiction("how many workers the loader of the run has is not known")
     return replace(job, workers=_count(text)), calibration
+
+
+def _decode(text: str, job: Job, calibration: Calibration) -> Changed:
+    """Workers and cores prepare samples faster; storage does not."""
+    factor, limits = _factor(text), calibration.input
+    if limits is None or (limits.worker is None and limits.cores is None):
+        raise _Contradiction("how fast the loader decodes is not known: add --probe of allpull probe loader")
+    faster = {
+        name: None if limit is None else limit.times(factor)
+        for name, limit in (("worker", limits.worker), ("cores", limits.cores))
+    }
+    other = replace(calibration, input=replace(limits, worker=faster["worker"], cores=faster["cores"]))
+    return job, _with_own_input(other, 1 / factor)
+
+
+def _cache(text: str, job: Job, calibration: Calibration) -> Changed:
+    _chosen(text, ("all",))
+    limits = calibration.input
+    if limits is None or (limits.shared is None and limits.disk is None):
+        raise _Contradiction("how fast storage is is not known: add --probe of allpull probe loader and storage")
+    return job, _with_own_input(replace(calibration, input=replace(limits, shared=None, disk=None)), 0.0)
+
+
+def _with_own_input(calibration: Calibration, factor: float) -> Calibration:
+    """What the run itself needed per batch, ``factor`` times as long: the limits that probes show remain below it."""
+    name = "input per batch"
+    return _scaled(calibration, name, factor) if name in calibration.parameters else calibration
 
 
 def _evaluation(text: str, job: Job, calibration: Calibration) -> Changed:
@@ -333,6 +360,8 @@ KEYS: dict[str, Key] = {
     "slow-rank": Key(form="removed", meaning="no rank is persistently slower than the others", change=_slow_rank),
     "overlap": Key(form="perfect", meaning="the exchange overlaps all of the work of a step", change=_overlap),
     "workers": Key(form="N", meaning="workers of each rank's loader", change=_workers),
+    "decode": Key(form="xK", meaning="the loader prepares samples K times as fast; storage does not", change=_decode),
+    "cache": Key(form="all", meaning="all files are in the page caches of their hosts", change=_cache),
     "evaluation": Key(form="parallel or serial", meaning="on all ranks, or on one of them", change=_evaluation),
     "device": Key(form="xK", meaning="compute is K times as fast, nothing else", change=_device),
 }

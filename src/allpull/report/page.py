@@ -10,7 +10,7 @@ import base64
 import hashlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -30,6 +30,7 @@ from allpull.report.printable import short
 from allpull.report.sections import blocks
 from allpull.report.wording import rank_counts, subject
 from allpull.schema.reported import ScalingReport
+from allpull.schema.results import RunMetrics
 from allpull.units import counted
 from allpull.version import __version__
 
@@ -50,12 +51,13 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What a page shows: what kind of page it is, of what, when and how much, and its sections by name."""
+    """What a page shows: what kind of page it is, of what, when and how much, its sections by name, and its source."""
 
     kicker: str
     subject: str
     facts: str
     blocks: Mapping[str, Block]
+    made: str = "from recorded runs"
 
 
 def render(report: ScalingReport, folder: Path | None = None) -> str:
@@ -68,12 +70,18 @@ def render(report: ScalingReport, folder: Path | None = None) -> str:
     with unchecked():
         made = blocks(shown)
     page = Page(
-        kicker="Scaling report" if len(shown.show.runs) > 1 else "Run report",
+        kicker=_kicker(shown.show.runs),
         subject=shown.program or subject(shown.show.runs),
         facts=_facts(shown),
         blocks=made,
     )
     return render_page(page, folder)
+
+
+def _kicker(runs: Sequence[RunMetrics]) -> str:
+    if len({run.ranks for run in runs}) > 1:
+        return "Scaling report"
+    return "Run report" if len(runs) == 1 else "Report of runs"
 
 
 def render_page(page: Page, folder: Path | None = None) -> str:

@@ -32,6 +32,22 @@ def joined(items: Sequence[str]) -> str:
     return " and ".join([", ".join(items[:-1]), items[-1]]) if len(items) > 1 else "".join(items)
 
 
+def efficiencies(runs: Sequence[RunMetrics]) -> list[float | None]:
+    """Scaling efficiency of each of ``runs``; None for as many ranks as the reference: that is a change, or chance."""
+    ranks = {run.run: run.ranks for run in runs}
+    smallest = min(runs, key=lambda run: run.ranks, default=None)
+    references = [run.reference or (smallest.run if smallest else "") for run in runs]
+    scaled = [ranks.get(name) != run.ranks for run, name in zip(runs, references, strict=True)]
+    used = {name for name, is_scaled in zip(references, scaled, strict=True) if is_scaled}
+    shown = [is_scaled or run.run in used for run, is_scaled in zip(runs, scaled, strict=True)]
+    return [run.efficiency if is_shown else None for run, is_shown in zip(runs, shown, strict=True)]
+
+
+def largest(runs: Sequence[RunMetrics]) -> RunMetrics:
+    """The newest of ``runs`` with the most ranks; they are in order of ranks, then of time."""
+    return max(reversed(runs), key=lambda run: run.ranks)
+
+
 def percent(share: float | None) -> str:
     """A fraction as a percentage to a tenth, or to two significant digits below 1 %.
 

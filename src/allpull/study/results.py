@@ -35,6 +35,7 @@ from allpull.units import counted
 EXACT_OR_OFF = ("fp32", "float32", "off")
 """Values that others are compared with, where they are among those of a parameter."""
 
+WIDE = 0.5  # half the width of an interval over its value: two runs have one degree of freedom, and t is 12.7
 CONFIDENCE = 0.975  # the quantile of a two-sided interval of 95 %
 
 
@@ -289,6 +290,9 @@ def _notes(record: StudyRecord, points: Sequence[StudyPoint], runs: Mapping[tupl
     if unfinished:
         parts = [f"{counted(states.count(state), 'run')} {name}" for state, name in _STATES.items() if state in states]
         yield f"{unfinished} of {counted(len(points), 'point')} are not complete: {', '.join(parts)}"
+    wide = [point for point in points if _runs(point) == 2 and (half_width(point.throughput) or 0.0) > WIDE]
+    if wide:
+        yield f"{counted(len(wide), 'point')} with 2 runs known to no better than ± {100 * WIDE:g} %: repeats = 3 helps"
     if record.half_width:
         yield from _too_wide(record.half_width, points)
     strange = {id_ for id_, _ in runs} - {point.id for point in points}
@@ -312,8 +316,12 @@ def _too_wide(wanted: float, points: Sequence[StudyPoint]) -> Iterator[str]:
 
 def _width_between_runs(point: StudyPoint) -> float | None:
     """Half the width of its interval over runs; None for a single run, which does not know what varies between them."""
-    runs = sum(run.metrics is not None for run in point.runs)
-    return half_width(point.throughput) if runs > 1 else None
+    return half_width(point.throughput) if _runs(point) > 1 else None
+
+
+def _runs(point: StudyPoint) -> int:
+    """How many of its repeats have metrics."""
+    return sum(run.metrics is not None for run in point.runs)
 
 
 _STATES: Mapping[PointState, str] = {

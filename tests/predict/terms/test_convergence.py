@@ -107,6 +107,16 @@ def test_one_batch_gives_bounds_elsewhere() -> None:
     assert half.low < 20.5 < 41 < half.high
 
 
+def test_few_epochs_are_known_to_half_of_one_only() -> None:
+    points = [(64.0, 3.0), (128.0, 3.0)]
+    exact = epochs_to_target(points, 128, rng(), DRAWS).draws
+    counted = epochs_to_target(points, 128, rng(), DRAWS, resolution=1.0).draws
+    assert exact is not None
+    assert counted is not None
+    assert np.ptp(np.quantile(counted, (0.05, 0.95))) > 1.3 * np.ptp(np.quantile(exact, (0.05, 0.95)))
+    assert np.quantile(counted, 0.95) > 3.4
+
+
 def test_far_smaller_batches_are_bounded_from_above() -> None:
     answer = epochs_to_target(mlperf(), 400, rng(), DRAWS)
     assert (answer.draws, answer.low) == (None, None)

@@ -7,6 +7,10 @@ import io
 from report_samples import metrics, one, report, three
 from rich.console import Console
 
+from allpull.report import epoch_layout
+from allpull.report.html.block import Tiles
+from allpull.report.sections import blocks
+from allpull.report.terminal import epochs
 from allpull.report.terminal.show import page
 
 
@@ -39,3 +43,36 @@ def test_thirty_runs_are_thirty_lines_that_name_them():
     for moment in begun:
         assert sum(moment in line for line in lines) == 1
     assert len(lines) < 40
+
+
+def same_size():
+    """Two runs on as many ranks, the second of which is faster."""
+    slow, fast = "20260101T000000Z_made_n2_0", "20260101T000100Z_made_n2_1"
+    runs = [metrics(2, run=slow, reference=slow, efficiency=1.0), metrics(2, run=fast, reference=slow, efficiency=1.6)]
+    return report(runs)
+
+
+def test_of_as_many_ranks_nothing_is_called_efficiency():
+    lines = printed(same_size())
+    assert "speed-up" in lines[0]
+    assert not any("effic" in line or "160" in line for line in lines)
+    scaled = report([metrics(1, run="a", reference="a"), metrics(2, run="b", reference="a", efficiency=0.9)])
+    assert "90.0 %" in "".join(printed(scaled))
+
+
+def test_the_newest_of_as_many_ranks_leads_the_report():
+    block = blocks(same_size())["summary"]
+    assert block.lead.endswith("in the newest of 2 runs on 2 ranks.")
+    labels = [tile.label for part in block.parts if isinstance(part, Tiles) for tile in part.tiles]
+    assert labels[:2] == ["samples per second", "median step"]
+
+
+def test_epoch_times_lose_columns_before_they_break_a_line():
+    columns = ("run", "epoch", *epoch_layout.PARTS, "to solution", "speed-up")
+    rows = [["2 ranks · 20260101T000000Z", "2.36 s ± 732 ms", *["8.39 ms"] * 5, "9.91 s", "1.00×"]] * 3
+    for width, kept in ((200, 9), (80, 4), (60, 3)):
+        console = Console(file=io.StringIO(), width=width)
+        console.print(epochs.EpochTable(columns, rows))
+        lines = console.file.getvalue().splitlines()
+        assert len(lines) == 2 + len(rows), lines
+        assert sum(column in lines[0] for column in columns) >= kept

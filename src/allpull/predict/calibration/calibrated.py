@@ -12,6 +12,7 @@ from allpull.predict.calibration.measured import MeasuredRun
 from allpull.predict.calibration.parameters import Floats, Parameters
 from allpull.predict.job import Job
 from allpull.predict.terms.compute import Compute
+from allpull.predict.terms.input import Input
 from allpull.predict.terms.lateness import Lateness
 from allpull.predict.terms.periodic import Periodic
 from allpull.schema.probes import AllreduceAnswer
@@ -58,4 +59,5 @@ class Calibration:
     known_links: frozenset[str]
     error: float = 0.0
     events: Mapping[str, Periodic] = field(default_factory=dict)
+    input: Input | None = None
     notes: tuple[str, ...] = ()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import numpy as np
 
-from allpull.predict.calibration.parameters import Floats
+from allpull.predict.calibration.calibrated import Calibration
+from allpull.predict.calibration.parameters import Floats, Parameter, Parameters
 from allpull.predict.terms import input as terms
 from allpull.predict.terms.input import Input, Limit
 from allpull.schema.probed import LoaderPoint, LoaderResult, Spread, StorageResult
@@ -15,6 +17,49 @@ from allpull.schema.probed import LoaderPoint, LoaderResult, Spread, StorageResu
 FROM_MEMORY = ("cached", "memory")
 """States of the files in which storage is no limit."""
 SIDES = 3.29  # standard deviations between the 5 % and the 95 % quantile of a Normal distribution
+
+
+SEED = 18
+MORE_HOSTS = "allpull probe storage DIR on more hosts at once"
+MORE_THREADS = "allpull probe loader with more --threads"
+
+
+def with_input(
+    calibration: Calibration, loader: LoaderResult | None, storage: StorageResult | None, *, is_own_loader: bool
+) -> Calibration:
+    """``calibration`` with the limits that probes show; ``is_own_loader``: the training loads as the loader probe does.
+
+    Another program decodes in its own way: then storage alone is taken from the probes.
+    """
+    limits = from_probes(loader, storage, calibration.algorithm.size, np.random.default_rng(SEED))
+    if limits is None or loader is None:
+        return calibration
+    if not is_own_loader:
+        limits = replace(limits, worker=None, cores=None)
+    source = ", ".join(one.run for one in (loader, storage) if one is not None)
+    named = {one.name: one for one in _parameters(limits, source)}
+    parameters = Parameters(by_name={**calibration.parameters.by_name, **named})
+    return replace(calibration, input=limits, parameters=parameters)
+
+
+def _parameters(limits: Input, source: str) -> Iterator[Parameter]:
+    known = (
+        ("rate of a loader thread", "samples/s", limits.worker, None),
+        ("rate of a host's cores", "samples/s", limits.cores, MORE_THREADS),
+        ("rate of shared storage", "byte/s", limits.shared, MORE_HOSTS),
+        ("rate of storage on one host", "byte/s", limits.disk, None),
+    )
+    for name, unit, limit, measure in known:
+        if limit is not None:
+            yield Parameter(
+                name=name,
+                unit=unit,
+                draws=limit.rate,
+                state="weakly identified" if limit.is_bound else "measured",
+                reason="never reached: what was measured is a demand, and a lower bound" if limit.is_bound else None,
+                source=source,
+                measure=measure if limit.is_bound else None,
+            )
 
 
 def from_probes(

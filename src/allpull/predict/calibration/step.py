@@ -11,7 +11,7 @@ from allpull.predict.calibration.parameters import Floats
 from allpull.predict.job import Job
 from allpull.predict.terms.algorithms import ALGORITHMS
 from allpull.predict.terms.exchange import bucket_seconds, exposed, overlapped
-from allpull.predict.terms.input import wait
+from allpull.predict.terms.input import Input, wait
 
 COMPUTE, INPUT, LATENESS, EXCHANGE, COLLECTIVES = "compute", "input", "lateness", "exchange", "other collectives"
 """Terms of a step."""
@@ -42,6 +42,9 @@ def step_terms(job: Job, calibration: Calibration) -> dict[str, Floats]:
     if "input per batch" in parameters:
         busy_s = np.sum([seconds for name, seconds in terms.items() if name != INPUT], axis=0)
         terms[INPUT] = wait(_input_s(job, calibration), busy_s)
+    if calibration.input is not None:
+        busy_s = np.sum([seconds for name, seconds in terms.items() if name != INPUT], axis=0)
+        terms[INPUT] = np.maximum(terms[INPUT], wait(_probed_s(job, calibration.input), busy_s))
     factor = 1 + parameters.get("model error")
     return {name: seconds * factor for name, seconds in terms.items()}
 
@@ -54,6 +57,12 @@ def _input_s(job: Job, calibration: Calibration) -> Floats:
         share *= calibration.job.workers / job.workers
     seconds: Floats = calibration.parameters["input per batch"] * share
     return seconds
+
+
+def _probed_s(job: Job, limits: Input) -> Floats:
+    """What a full host needs to prepare the samples of a step, (draws,), by the limits that probes show."""
+    workers = None if job.workers is None else float(job.workers * job.ranks_per_host)
+    return limits.seconds(job.batch * job.ranks_per_host, job.hosts, workers)
 
 
 def buckets_s(job: Job, calibration: Calibration) -> Floats:

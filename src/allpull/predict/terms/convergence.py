@@ -66,8 +66,12 @@ class EpochsToTarget:
     reason: str | None = None
 
 
-def fitted(points: Sequence[tuple[float, float]], rng: np.random.Generator, draws: int) -> Convergence:
+def fitted(
+    points: Sequence[tuple[float, float]], rng: np.random.Generator, draws: int, *, resolution: float = 0.0
+) -> Convergence:
     """The convergence of one recipe, from ``points`` of (global batch, epochs) at two batches or more.
+
+    ``resolution``: epochs between two evaluations of one training; 0 for means of many.
 
     Raises:
         BadInput: a point is no pair of positive numbers, or all have one batch.
@@ -89,7 +93,8 @@ def fitted(points: Sequence[tuple[float, float]], rng: np.random.Generator, draw
     return Convergence(
         first_epochs=first_draws,
         critical_batch=critical_draws,
-        residual=_residuals(float((residuals**2).sum()), free, rng, draws),
+        residual=_residuals(float((residuals**2).sum()), free, rng, draws)
+        + _rounding(log_epochs, resolution, rng, draws),
         smallest=float(batches.min()),
         largest=float(batches.max()),
         fit=(first, critical),
@@ -97,11 +102,17 @@ def fitted(points: Sequence[tuple[float, float]], rng: np.random.Generator, draw
 
 
 def epochs_to_target(
-    points: Sequence[tuple[float, float]], global_batch: float, rng: np.random.Generator, draws: int
+    points: Sequence[tuple[float, float]],
+    global_batch: float,
+    rng: np.random.Generator,
+    draws: int,
+    *,
+    resolution: float = 0.0,
 ) -> EpochsToTarget:
     """Epochs to the target of ``points`` at ``global_batch``: draws, or bounds with the reason.
 
-    Only E(B) not falling with B, and E(B) ÷ B not growing, which E0 and Bc above 0 imply, make the bounds.
+    ``resolution``: epochs between two evaluations of one training; 0 for means of many. Only E(B) not falling with B,
+    and E(B) ÷ B not growing, which E0 and Bc above 0 imply, make the bounds.
 
     Raises:
         BadInput: a point, or ``global_batch``, is no positive number.
@@ -111,7 +122,7 @@ def epochs_to_target(
     if not len(batches):
         raise BadInput("no training reached the target", hint="name a published recipe, or state the epochs")
     if len(set(batches.tolist())) > 1:
-        convergence = fitted(points, rng, draws)
+        convergence = fitted(points, rng, draws, resolution=resolution)
         if convergence.smallest / FURTHEST <= global_batch <= convergence.largest * FURTHEST:
             return EpochsToTarget(draws=convergence.epochs(global_batch))
         if global_batch > convergence.largest:
@@ -121,7 +132,8 @@ def epochs_to_target(
         return EpochsToTarget(draws=None, high=most, reason=_too_far(global_batch, convergence.smallest, "smallest"))
     known, ratio = float(batches[0]), global_batch / float(batches[0])
     squares = float(((log_epochs - log_epochs.mean()) ** 2).sum())
-    at_known = np.exp(log_epochs.mean() + _residuals(squares, len(points) - 1, rng, draws))
+    residuals = _residuals(squares, len(points) - 1, rng, draws) + _rounding(log_epochs, resolution, rng, draws)
+    at_known = np.exp(log_epochs.mean() + residuals)
     if ratio == 1:
         return EpochsToTarget(draws=at_known)
     low, high = (float(bound) for bound in np.quantile(at_known, (0.05, 0.95)))
@@ -164,3 +176,10 @@ def _residuals(squares: float, free: int, rng: np.random.Generator, draws: int) 
     weight = RESIDUAL_WORTH + free
     scale = math.sqrt((RESIDUAL_WORTH * RECIPE_RESIDUAL**2 + squares) / weight)
     return scale * rng.standard_t(weight, draws)
+
+
+def _rounding(log_epochs: Floats, resolution: float, rng: np.random.Generator, draws: int) -> Floats:
+    """By how much ln E may be off because a target is noticed at an evaluation only: of 3 epochs, up to a sixth."""
+    if not resolution:
+        return np.zeros(draws)
+    return rng.uniform(-0.5, 0.5, draws) * resolution / float(np.exp(log_epochs.mean()))

@@ -161,7 +161,20 @@ class Chart:
     spec: Mapping[str, Any] = field(repr=False)
 
 
-Part = Text | Points | Notice | Tiles | Table | Cards | Commands | Links | Terms | Log | Chart
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slider:
+    """A slider that moves all charts of its section that have the parameter ``name``, from 0 to the last of ``texts``.
+
+    ``texts``: what is shown, and spoken, at each place. It begins at the last, which the still pictures show.
+    """
+
+    kind: ClassVar[str] = "slider"
+    name: str
+    label: str
+    texts: Sequence[str]
+
+
+Part = Text | Points | Notice | Tiles | Table | Cards | Commands | Links | Terms | Log | Chart | Slider
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import altair as alt
@@ -13,11 +13,13 @@ from allpull.report.colours import QUIET, RUNS
 from allpull.report.html.block import Chart
 from allpull.report.html.chart import LINE_KEY, data, spec
 from allpull.report.html.page_limits import evenly
+from allpull.units import show_count
 
 LOG_FROM_RATIO = 16  # the smallest of five doublings would vanish on a linear axis
 MAX_TICKS = 12
 FINE_DECADES = 3  # over more powers of ten, lines at 2 and 5 crowd the axis
 LOG_Y_FROM_RATIO = 20  # less than a tenth of the height for the smallest hides it
+MOST_BAR = 2.0  # times the largest value, or a share of the smallest: longer bars would flatten all points
 CATEGORY_CHARACTERS = 14  # of the labels under an axis of names
 
 X = float | int | str
@@ -90,6 +92,8 @@ def chart(frame: Frame, lines: Sequence[Line]) -> Chart | None:
     if all(line.is_published for line in kept) or max((len(line.marks) for line in kept), default=0) < 2:
         return None
     x, y = _x(frame, [mark.x for mark in marks]), _y(frame, marks)
+    low, high = min(mark.value for mark in marks) / MOST_BAR, max(mark.value for mark in marks) * MOST_BAR
+    is_cut = any((mark.high or 0.0) > high or (mark.low is not None and 0 < mark.low < low) for mark in marks)
     names = [line.name for line in kept]
     colour = alt.Color(
         "line:N",
@@ -100,16 +104,28 @@ def chart(frame: Frame, lines: Sequence[Line]) -> Chart | None:
     for is_published in (True, False):
         of_kind = [line for line in kept if line.is_published == is_published]
         if of_kind:
-            layers += _layers(of_kind, x, y, colour)
+            layers += _layers([_cut(line, low, high) for line in of_kind], x, y, colour)
     drawn_of = f" Drawn: {len(kept)} of {len(kept) + left_out} lines, for legibility." if left_out else ""
+    cut = f" Bars end at {show_count(low)} and {show_count(high)} at most; tables have all of them." if is_cut else ""
     return Chart(
         slug=frame.slug,
         title=frame.title,
-        caption=frame.caption + drawn_of,
+        caption=frame.caption + cut + drawn_of,
         height_px=340,
         key_characters=max(map(len, names)),
         spec=spec(alt.layer(*layers)),
     )
+
+
+def _cut(line: Line, low: float, high: float) -> Line:
+    """``line`` with no bar beyond ``low`` and ``high``."""
+    marks = [
+        replace(mark, low=max(mark.low, low), high=min(mark.high, high))
+        if mark.low is not None and mark.high is not None and mark.low > 0
+        else mark
+        for mark in line.marks
+    ]
+    return replace(line, marks=marks)
 
 
 def _layers(lines: Sequence[Line], x: alt.X, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:

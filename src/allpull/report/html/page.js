@@ -9,6 +9,16 @@ async function draw(box, live, width) {
   return vegaEmbed(live, spec, options);
 }
 
+// Sets the parameter of a slider in those charts that have it.
+function move(slider, boxes) {
+  const name = slider.dataset.param;
+  const place = slider.querySelector("input").valueAsNumber;
+  for (const { view } of boxes) {
+    if (view && name in view.getState({ signals: (one) => one === name, data: () => false }).signals)
+      view.signal(name, place).runAsync();
+  }
+}
+
 for (const box of document.querySelectorAll("[data-spec]")) {
   const live = box.querySelector(".live");
   let drawn = 0;
@@ -24,6 +34,8 @@ for (const box of document.querySelectorAll("[data-spec]")) {
       })
       .then((result) => {
         box.dataset.state = "live";
+        box.view = result.view;
+        for (const slider of box.closest("section").querySelectorAll(".slider")) move(slider, [box]);
         return result;
       })
       .catch((error) => {
@@ -81,4 +93,39 @@ for (const scroll of document.querySelectorAll(".scroll")) {
   };
   scroll.addEventListener("scroll", tell, { passive: true });
   new ResizeObserver(tell).observe(scroll);
+}
+
+// A slider plays only when told to, and not at all for those who want no motion.
+for (const slider of document.querySelectorAll(".slider")) {
+  const texts = JSON.parse(slider.dataset.texts);
+  const [input, output, button] = ["input", "output", "button"].map((tag) => slider.querySelector(tag));
+  const last = texts.length - 1;
+  let timer = null;
+  const show = (place) => {
+    input.value = place;
+    output.textContent = texts[place];
+    input.setAttribute("aria-valuetext", texts[place]);
+    move(slider, slider.closest("section").querySelectorAll("[data-spec]"));
+  };
+  const stop = () => {
+    clearInterval(timer);
+    timer = null;
+    button.textContent = "Play";
+  };
+  const play = () => {
+    const stride = Math.max(1, Math.ceil(last / 100));
+    if (input.valueAsNumber === last) show(0);
+    button.textContent = "Pause";
+    timer = setInterval(() => {
+      show(Math.min(last, input.valueAsNumber + stride));
+      if (input.valueAsNumber === last) stop();
+    }, Math.max(80, Math.min(1000, 6000 / last)));
+  };
+  input.addEventListener("input", () => {
+    stop();
+    show(input.valueAsNumber);
+  });
+  button.addEventListener("click", () => (timer === null ? play() : stop()));
+  button.hidden = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  show(last);
 }

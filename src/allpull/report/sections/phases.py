@@ -11,7 +11,7 @@ from allpull.report.colours import PHASES, in_order
 from allpull.report.html.block import Block, Chart, Part, Table, Text
 from allpull.report.html.chart import data, spec, time_unit
 from allpull.report.printable import short
-from allpull.report.wording import ABSENT, joined, labels, percent
+from allpull.report.wording import ABSENT, joined, labels, largest, percent
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics
 from allpull.units import counted, show_time
@@ -51,7 +51,7 @@ def measured(run: RunMetrics) -> dict[str, float]:
 
 
 def _lead(runs: Sequence[RunMetrics]) -> str:
-    run = max(runs, key=lambda one: one.ranks)
+    run = largest(runs)
     times_s = measured(run)
     if not times_s or sum(times_s.values()) <= 0:
         return "The mean time per step of each phase, over the steady steps of all ranks."

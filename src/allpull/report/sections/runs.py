@@ -14,6 +14,7 @@ from allpull.report.wording import (
     ABSENT,
     NAME_CHARACTERS,
     SCALING_WORDS,
+    efficiencies,
     labels,
     listed_gaps,
     percent,
@@ -59,10 +60,10 @@ def table(show: ShowResult, *, caption: str = "") -> Table:
             spread(run.throughput),
             show_time(run.step_s.median) if run.step_s else ABSENT,
             times(run.speedup),
-            percent(run.efficiency),
+            percent(share),
             percent(run.accuracy),
         )
-        for label, run in zip(labels(show.runs), show.runs, strict=True)
+        for label, run, share in zip(labels(show.runs), show.runs, efficiencies(show.runs), strict=True)
     ]
     columns = ["Run", *(["Name"] if has_names else [])]
     columns += ["Samples/s", "Step (median)", "Speed-up", "Efficiency", "Test accuracy"]
@@ -93,7 +94,7 @@ def _cautions(show: ShowResult) -> Iterator[Notice]:
 
 def _commands(report: ScalingReport) -> Iterator[Commands]:
     """How to run the largest run again, compare it with the next one, and look at its steps in Perfetto."""
-    detail = max(report.details, key=lambda one: one.metrics.ranks, default=None)
+    detail = max(reversed(report.details), key=lambda one: one.metrics.ranks, default=None)  # of equals the newest
     if detail is None:
         return
     where = detail.metrics.directory

@@ -12,7 +12,7 @@ from allpull.report.colours import RUNS
 from allpull.report.html.block import Block, Chart, Part, Table, Text
 from allpull.report.html.chart import LINE_KEY, data, spec, time_unit
 from allpull.report.html.page_limits import evenly
-from allpull.report.wording import ABSENT, labels, times
+from allpull.report.wording import ABSENT, labels, largest, times
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunDetail
 from allpull.units import show_time
@@ -38,7 +38,7 @@ def block(report: ScalingReport) -> Block | None:
 
 
 def _lead(pairs: Sequence[tuple[str, RunDetail]]) -> str:
-    widest = max((detail for _, detail in pairs), key=lambda detail: detail.metrics.ranks).metrics
+    widest = largest([detail.metrics for _, detail in pairs])
     if widest.step_s is None or widest.step_s.median <= 0:
         return "The distribution of the steady step times of each run."
     return (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from allpull.report.html.block import Block, Log, Notice, Part, Tile, Tiles
 from allpull.report.html.largest_run import explained, factor_of
@@ -11,6 +11,7 @@ from allpull.report.sections.findings import indicative
 from allpull.report.wording import (
     NAME_CHARACTERS,
     labels,
+    largest,
     percent,
     rank_counts,
     spread,
@@ -29,8 +30,9 @@ def block(report: ScalingReport) -> Block:
     """The effect of scaling, or the throughput of a single run, with all that makes it doubtful beside it."""
     show = report.show
     detail = explained(report)
-    widest = max(show.runs, key=lambda run: run.ranks)
-    tiles = list(_tiles(widest, _useful(detail.result, widest) if detail else None, alone=len(show.runs) == 1))
+    widest = largest(show.runs)
+    alone = _is_one_size(show.runs)
+    tiles = list(_tiles(widest, _useful(detail.result, widest, alone=alone) if detail else None, alone=alone))
     doubts = [*report.caveats, *([indicative(detail.result)] if detail else [])]
     parts: list[Part] = [*_failures(report)]
     parts += [Notice(title="Read with care", items=[one for one in doubts if one])] if any(doubts) else []
@@ -47,16 +49,24 @@ def remaining_sentences(report: ScalingReport) -> list[str]:
 
 def _lead(report: ScalingReport) -> str:
     runs, detail = report.show.runs, explained(report)
-    widest = max(runs, key=lambda run: run.ranks)
-    useful = _useful(detail.result, widest) if detail else None
+    widest, alone = largest(runs), _is_one_size(runs)
+    useful = _useful(detail.result, widest, alone=alone) if detail else None
+    if alone and len(runs) > 1 and widest.throughput is not None:
+        newest = f"the newest of {counted(len(runs), 'run')} on {counted(widest.ranks, 'rank')}"
+        return f"{_alone(widest, useful).removesuffix('.')}, in {newest}."
     if useful is not None or (len(runs) == 1 and widest.throughput is None and widest.step_s is not None):
         return _alone(widest, useful)
     return report.words[0] if report.words else f"{counted(len(runs), 'run')} on {rank_counts(runs)}."
 
 
-def _useful(result: ExplainResult, run: RunMetrics) -> Interval | None:
-    """The useful share of the ranks' time, for a run without a speed-up; None: unknown."""
-    if run.efficiency is not None or result.run != run.run or result.efficiency is None:
+def _is_one_size(runs: Sequence[RunMetrics]) -> bool:
+    """Whether no run can have a speed-up by more ranks."""
+    return len({run.ranks for run in runs}) == 1
+
+
+def _useful(result: ExplainResult, run: RunMetrics, *, alone: bool) -> Interval | None:
+    """The useful share of the ranks' time, for a run that is ``alone`` or without a speed-up; None: unknown."""
+    if (run.efficiency is not None and not alone) or result.run != run.run or result.efficiency is None:
         return None
     return factor_of(result.efficiency, "parallel")
 

@@ -11,7 +11,7 @@ from allpull.report.colours import QUIET, RUNS
 from allpull.report.html.block import Block, Chart
 from allpull.report.html.chart import data, spec
 from allpull.report.html.lines import LOG_FROM_RATIO, MAX_TICKS, round_values
-from allpull.report.wording import ABSENT, labels, percent, spread, times
+from allpull.report.wording import ABSENT, efficiencies, labels, largest, percent, spread, times
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import RunMetrics, ShowResult
 from allpull.units import counted, show_count
@@ -49,7 +49,7 @@ def block(report: ScalingReport) -> Block | None:
 
 def _lead(show: ShowResult) -> str:
     reference = next((run for run in show.runs if run.run == show.reference), None)
-    widest = max(show.runs, key=lambda run: run.ranks)
+    widest = largest(show.runs)
     ranks = [run.ranks for run in show.runs]
     alone = reference is not None and ranks.count(reference.ranks) == ranks.count(widest.ranks) == 1
     if reference is None or widest.speedup is None or not alone:
@@ -65,13 +65,13 @@ def _lead(show: ShowResult) -> str:
 
 def _points(show: ShowResult) -> list[dict[str, Any]]:
     return [
-        _point(label, run, is_reference=is_reference(run, show))
-        for label, run in zip(labels(show.runs), show.runs, strict=True)
+        _point(label, run, efficiency=share, is_reference=is_reference(run, show))
+        for label, run, share in zip(labels(show.runs), show.runs, efficiencies(show.runs), strict=True)
         if run.throughput is not None and run.throughput.value > 0 and run.ranks > 0
     ]
 
 
-def _point(label: str, run: RunMetrics, *, is_reference: bool) -> dict[str, Any]:
+def _point(label: str, run: RunMetrics, *, efficiency: float | None, is_reference: bool) -> dict[str, Any]:
     assert run.throughput is not None
     return {
         "run": label,
@@ -82,8 +82,8 @@ def _point(label: str, run: RunMetrics, *, is_reference: bool) -> dict[str, Any]
         "high": run.throughput.high,
         "shown": spread(run.throughput),
         "speedup": times(run.speedup),
-        "efficiency": percent(run.efficiency),
-        "note": "" if is_reference or run.efficiency is None else f"{100 * run.efficiency:.0f} %",
+        "efficiency": percent(efficiency),
+        "note": "" if is_reference or efficiency is None else f"{100 * efficiency:.0f} %",
     }
 
 

@@ -14,6 +14,7 @@ from allpull.report.wording import joined, percent, ranged, spread, spread_parts
 from allpull.schema.results import Interval
 from allpull.schema.studied import StudyPoint
 from allpull.study.epochs import same_epochs
+from allpull.study.results import WIDE, half_width
 from allpull.units import counted, show_time
 
 MOST_ITEMS = 12
@@ -195,6 +196,10 @@ def _doubts(report: StudyReport) -> Iterator[Notice]:
             f"{counted(len(single), 'point')} ran once: their intervals hold the variation within a run, and not that "
             "between runs."
         )
+    wide = [point for point in report.measured if (half_width(point.throughput) or 0.0) > WIDE]
+    if wide:
+        known = f"known to no better than ± {100 * WIDE:g} %"
+        items.append(f"{counted(len(wide), 'point')} {known}: more repeats narrow that, three at least.")
     items += [f"{finding.check}: {finding.text}" for finding in report.findings if finding.kind == "slip"][:MOST_ITEMS]
     if items:
         yield Notice(title="Read with care", items=items)

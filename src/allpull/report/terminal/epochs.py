@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 
 from rich.box import SIMPLE_HEAD
-from rich.console import RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -19,12 +21,32 @@ from allpull.units import show_time
 
 BARS = "▁▂▃▄▅▆▇█"
 MOST_BARS = 40
+LEFT_OUT = ("other", "start", "checkpoint", "evaluation", "to solution", "training")
+"""Columns of epoch times, those first that a narrow terminal misses least."""
+UNLIMITED = 1000  # columns
 
 
 def epoch_table(show: ShowResult) -> RenderableType | None:
     """Seconds of an epoch by part, one line per run; None if no run has a complete epoch."""
     columns, rows = epoch_layout.rows(show.runs)
-    return _table(columns, rows) if rows else None
+    return EpochTable(columns, rows) if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class EpochTable:
+    """A line per run: where they do not fit, the smaller parts of an epoch are left out."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        kept = list(range(len(self.columns)))
+        for part in (None, *LEFT_OUT):
+            kept = [at for at in kept if self.columns[at] != part]
+            table = _table([self.columns[at] for at in kept], [[row[at] for at in kept] for row in self.rows])
+            if Measurement.get(console, options.update(width=UNLIMITED), table).maximum <= options.max_width:
+                break
+        yield table
 
 
 def precision_table(show: ShowResult) -> RenderableType | None:

@@ -20,10 +20,12 @@ NAME_CHARACTERS = 20
 MIN_FINDING, GAPS = 20, 20  # columns of a terminal: of a finding, and between columns with the room of their titles
 SILENT_S = 600.0  # from which a running job is said to write nothing
 WIDE = 110  # columns from which the first finding fits
+NARROW = 76  # columns below which the program does not
+PROGRAM = 2  # its place among the cells
 
 
 def listing(result: ListResult) -> RenderableType:
-    """One line per run, the latest first; on a terminal narrower than ``WIDE`` without its first finding."""
+    """One line per run, the latest first; without its first finding below ``WIDE``, its program below ``NARROW``."""
     parts: list[RenderableType] = [_Runs(result.runs)] if result.runs else []
     if result.damaged:
         parts += [Text(), "Not readable:", bullets(result.damaged)]
@@ -37,11 +39,12 @@ class _Runs:
     runs: Sequence[ListedRun]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        is_wide = options.max_width >= WIDE
+        is_wide, is_narrow = options.max_width >= WIDE, options.max_width < NARROW
         table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
         table.add_column("run", no_wrap=True, style="bold")
         table.add_column("name", overflow="fold")
-        table.add_column("program", overflow="fold")
+        if not is_narrow:
+            table.add_column("program", overflow="fold")
         for title in ("ranks", "took", "samples/s"):
             table.add_column(title, justify="right", no_wrap=True)
         if is_wide:
@@ -49,7 +52,8 @@ class _Runs:
             room = max(MIN_FINDING, options.max_width - taken - GAPS)
             table.add_column("first finding", overflow="ellipsis", no_wrap=True, max_width=room)
         for run in self.runs:
-            table.add_row(*(Text(cell) for cell in _cells(run)), *([Text(_finding(run))] if is_wide else []))
+            cells = [Text(cell) for at, cell in enumerate(_cells(run)) if at != PROGRAM or not is_narrow]
+            table.add_row(*cells, *([Text(_finding(run))] if is_wide else []))
         yield table
 
 
@@ -60,7 +64,7 @@ def _cells(run: ListedRun) -> tuple[str, ...]:
         short(run.name, NAME_CHARACTERS) + state,
         short(run.program, NAME_CHARACTERS),
         f"{run.ranks:,}",
-        ABSENT if run.seconds is None else show_time(run.seconds),
+        ABSENT if run.seconds is None or run.seconds < 0 else show_time(run.seconds),  # below 0: the clock was set back
         spread(run.throughput),
     )
 

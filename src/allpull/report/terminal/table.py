@@ -15,7 +15,7 @@ from rich.text import Text
 
 from allpull.report.colours import in_order
 from allpull.report.printable import printable, short
-from allpull.report.wording import ABSENT, labels, percent, spread, times
+from allpull.report.wording import ABSENT, efficiencies, labels, percent, spread, times
 from allpull.schema.results import RunMetrics, ShowResult
 from allpull.units import show_time
 
@@ -80,7 +80,8 @@ class _Scaling:
         named = list(zip(labels(self.show.runs), self.show.runs, strict=True))
         is_wide = options.max_width >= WIDE
         if options.max_width < NARROW:
-            yield from (Text.assemble(_name(label, run), ": ", _sentence(run)) for label, run in named)
+            for (label, run), share in zip(named, efficiencies(self.show.runs), strict=True):
+                yield Text.assemble(_name(label, run), ": ", _sentence(run, share))
         else:
             yield _scaling_table(named, is_wide=is_wide, with_phases=is_wide and self.with_phases)
         if self.with_phases and not is_wide:
@@ -92,7 +93,8 @@ def _scaling_table(named: Sequence[tuple[str, RunMetrics]], *, is_wide: bool, wi
         *("samples/s", "median step", "speed-up"),
         *(("efficiency", "test top-1") if is_wide else ("effic.", "top-1")),
     )
-    rows = [list(_numbers(run)) for _, run in named]
+    shares = efficiencies([run for _, run in named])
+    rows = [list(_numbers(run, share)) for (_, run), share in zip(named, shares, strict=True)]
     measured = [at for at in range(len(titles)) if at < ALWAYS or any(row[at] != ABSENT for row in rows)]
     result = _bare_table(collapse_padding=not is_wide)
     result.add_column("run", overflow="fold", style="bold")
@@ -117,17 +119,17 @@ def _name(label: str, run: RunMetrics) -> Text:
     return name
 
 
-def _numbers(run: RunMetrics) -> Iterator[str]:
+def _numbers(run: RunMetrics, efficiency: float | None) -> Iterator[str]:
     yield spread(run.throughput)
     yield show_time(run.step_s.median) if run.step_s else ABSENT
     yield times(run.speedup)
-    yield percent(run.efficiency)
+    yield percent(efficiency)
     yield percent(run.accuracy)
 
 
-def _sentence(run: RunMetrics) -> str:
-    rate, step, speedup, efficiency, accuracy = _numbers(run)
-    parts = (("median step", step), ("speed-up", speedup), ("efficiency", efficiency), ("test top-1", accuracy))
+def _sentence(run: RunMetrics, efficiency: float | None) -> str:
+    rate, step, speedup, share, accuracy = _numbers(run, efficiency)
+    parts = (("median step", step), ("speed-up", speedup), ("efficiency", share), ("test top-1", accuracy))
     return ", ".join([f"{rate} samples/s", *(f"{name} {value}" for name, value in parts if value != ABSENT)])
 
 

@@ -14,6 +14,11 @@ MAX_BYTES = 256 << 20  # a clock probe of a thousand hosts
 Answer = TypeVar("Answer", bound=Record)
 
 
+def has_probe(directory: Path, name: str) -> bool:
+    """Whether the probe called ``name`` wrote an answer there."""
+    return (checked_directory(directory) / layout.probe_file(name)).is_file()
+
+
 def read_probe(directory: Path, name: str, kind: type[Answer]) -> Answer:
     """The answer of the probe called ``name``.
 

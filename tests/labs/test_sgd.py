@@ -1,0 +1,72 @@
+"""The lab of gradient descent: what it refuses, one rank here, and real ranks that stay equal or part."""
+
+import json
+
+import numpy as np
+import pytest
+
+from allpull.errors import BadInput
+from allpull.labs import line
+from allpull.labs.sgd import SgdLab, run_sgd
+from allpull.labs.sgd_page import page
+from allpull.report.page import render_page
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({"ranks": 3}, "divided"),
+        ({"ranks": 2, "batch": 1}, "divided"),
+        ({"ranks": 10_000}, "CPU"),
+        ({"batch": 0}, "batch"),
+        ({"batch": 1001}, "batch"),
+        ({"samples": 1}, "points"),
+        ({"rate": float("nan")}, "rate"),
+        ({"epochs": 0}, "epochs"),
+        ({"batch": 1, "epochs": 10**6}, "updates"),
+        ({"without": "average"}, "one rank"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(fields, word, tmp_path):
+    with pytest.raises(BadInput, match=word):
+        run_sgd(SgdLab(**fields), tmp_path)
+
+
+def test_one_rank_tells_its_facts():
+    result = run_sgd(SgdLab(batch=1000))
+    assert result.loss_end == pytest.approx(1 / 12, rel=0.06)
+    assert result.shrinks == pytest.approx(1 / 12, rel=1e-3)
+    assert (result.updates, result.apart, result.differ) == (150, 0.0, [])
+    assert run_sgd(SgdLab(batch=10, epochs=2)).shrinks is None
+    json.loads(result.model_dump_json(by_alias=True))
+
+
+def test_the_page_has_the_computed_values():
+    result = run_sgd(SgdLab(batch=100, epochs=3))
+    text = render_page(page(result))
+    assert f"{result.loss_end:.4f}" in text
+    assert text.count('class="slider"') == 2
+
+
+@pytest.mark.slow
+@pytest.mark.torch
+@pytest.mark.ranks
+@pytest.mark.parametrize(
+    ("fields", "differ"),
+    [({}, []), ({"without": "broadcast"}, [1]), ({"without": "average"}, [1]), ({"share": "weak"}, [])],
+)
+def test_real_ranks_stay_equal_unless_something_is_left_out(fields, differ, tmp_path):
+    lab = SgdLab(batch=100, epochs=3, ranks=2, **fields)
+    result = run_sgd(lab, tmp_path)
+    assert result.differ == differ
+    assert (result.apart > 0) == bool(differ)
+    if not differ:  # the mean of equal parts is the gradient of the whole
+        points = line.samples(lab.samples, lab.seed)
+        alone = line.descend(points, batch=lab.whole_batch, epochs=3, rate=0.5, seed=0)
+        assert [(one.slope, one.offset) for one in result.path] == [pytest.approx(tuple(place)) for place in alone]
+        first = np.mean([rank.gradient[0] for rank in result.by_rank], axis=0)
+        whole = line.gradient(points, line.order(1000, 0, 0)[: lab.whole_batch], *line.START)
+        assert tuple(first) == pytest.approx(whole)
+    if fields.get("without") == "broadcast":  # they apply one gradient, so they stay as far apart as they began
+        begin, end = ([rank.path[at].slope for rank in result.by_rank] for at in (0, -1))
+        assert end[1] - end[0] == pytest.approx(begin[1] - begin[0])
