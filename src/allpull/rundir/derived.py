@@ -39,10 +39,11 @@ class ResultKey:
     digest: str
 
 
-def result_key(directory: Path, text: str, *, least_bytes: int = MIN_BYTES) -> ResultKey | None:
+def result_key(directory: Path, text: str, *, least_bytes: int | None = None) -> ResultKey | None:
     """The key of results of the run in ``directory`` as it is now, with options ``text``; take it before reading.
 
-    None where a result is not worth keeping or could become wrong unnoticed: the run has under ``least_bytes`` or has
+    None where a result is not worth keeping or could become wrong unnoticed: the run has under ``least_bytes`` (by
+    default ``MIN_BYTES``) or has
     not ended, a file has just changed or is a link, or another user can write to the directory.
     """
     now_ns = time.time_ns()
@@ -53,7 +54,7 @@ def result_key(directory: Path, text: str, *, least_bytes: int = MIN_BYTES) -> R
         files = dict(_identities(root))
     except (OSError, ValueError, RunDirError):
         return None
-    if sum(size for _, _, size, _, _ in files.values()) < least_bytes:
+    if sum(size for _, _, size, _, _ in files.values()) < (MIN_BYTES if least_bytes is None else least_bytes):
         return None
     if max(max(identity[3:]) for identity in files.values()) > now_ns - SETTLED_NS:
         return None
