@@ -157,6 +157,15 @@ def test_a_tail_without_a_mean_counts_with_its_median() -> None:
     assert any("median" in reason for reason in late.reasons)
 
 
+def test_the_heaviest_tail_grows_no_faster_than_the_ranks() -> None:
+    rng = np.random.default_rng(1)
+    values = rng.uniform(size=(50, 100)) ** -4.0  # a Pareto of shape 4, whose maximum grows with the fourth power
+    table, shape = tails.fitted(values, rng)
+    assert shape.max() == tails.MOST_SHAPE
+    few, many = (np.median(tails.median(tails.maximum(table, count))) for count in (1_000, 100_000))
+    assert 50 < many / few < 110
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match="shape"):
         fitted(np.ones((1, 4)))

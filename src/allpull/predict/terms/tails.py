@@ -7,7 +7,8 @@ with light tails are nearly straight (Fisher & Tippett 1928).
 
 Above a high quantile the tail is a generalised Pareto distribution (Pickands 1975), by the estimator of Zhang &
 Stephens (2009, Technometrics 51:316), whose shape is drawn towards 0 where exceedances are few (as Vehtari et al. 2024,
-JMLR 25, app. C, do towards another value). Shape 0 is an exponential tail; from 1 on the mean is infinite.
+JMLR 25, app. C, do towards another value). Shape 0 is an exponential tail; from 1 on the mean is infinite, and no
+tail is taken to be heavier.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ ENOUGH_IN_TAIL = 20  # exceedances: with fewer values above the quantile, a lowe
 FEW = 200  # values: below, the tail is not identified
 SHAPE_WEIGHT = 5.0  # exceedances that the prior shape 0 counts for
 SHAPE_SD = 0.25  # of the shape that is not identified: from bounded (−0.5) to a Pareto with infinite variance (0.5)
+MOST_SHAPE = 1.0  # the largest of N values then grows no faster than N: pauses that add up, and none is longer
 LONGEST = 1e4  # steps: what is rarer than once in so many is in no mean
 ATOMS = 40  # of each of two distributions that are added
 
@@ -70,7 +72,7 @@ def fitted(values: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
     table = _at(ordered, positions, 1 - EXCEEDED)
     shape, scale = pareto(np.maximum(ordered[:, -above:] - threshold[:, None], 0.0))
     error = np.hypot((1 + shape) / above**0.5, SHAPE_SD if count < FEW else 0.0)
-    shape = np.where(scale > 0, shape + error * rng.normal(size=draws), 0.0)
+    shape = np.where(scale > 0, np.minimum(shape + error * rng.normal(size=draws), MOST_SHAPE), 0.0)
     tail = tail_share > EXCEEDED
     table[:, tail] = threshold[:, None] + _excess(shape, scale, EXCEEDED[tail] / tail_share)
     return np.maximum.accumulate(table, axis=1), shape
