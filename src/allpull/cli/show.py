@@ -51,7 +51,9 @@ def show(
     if perfetto is None and steps is not None:
         raise BadInput("--steps chooses what --perfetto draws", hint="allpull show RUN --perfetto FILE --steps 100:200")
     first, end = step_range(steps, "draws")
+    result = None
     if perfetto is not None or kernels:
+        from allpull.api.reporting import scaling_report  # noqa: PLC0415  polars is not needed for --help
         from allpull.api.runs import open_runs  # noqa: PLC0415  polars is not needed for --help
 
         opened = open_runs(runs, skip_damaged=skip_damaged)
@@ -60,7 +62,8 @@ def show(
         if kernels:
             _kernels(opened, as_json=as_json)
             return
-    result = shown(runs, accuracy, skip_damaged=skip_damaged)
+        result = scaling_report([run.aligned for run in opened], accuracy)
+    result = result or shown(runs, accuracy, skip_damaged=skip_damaged)
     if as_json:
         answer_json(side_by_side(result))
         return
