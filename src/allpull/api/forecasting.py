@@ -20,6 +20,8 @@ from allpull.rundir.read.probes import has_probe, read_probe
 from allpull.schema.forecast import ForecastResult
 from allpull.schema.probed import LoaderResult, StorageResult
 from allpull.schema.probes import AllreduceAnswer, LoaderAnswer, StorageAnswer
+from allpull.study.directory import is_study
+from allpull.study.forecast import forecast_study
 from allpull.units import counted, parse_rate_bytes_per_s, parse_time_s
 
 
@@ -58,8 +60,8 @@ def predict(
 
     Args:
         runs: runs, run directories, or folders of them, of one program. All-reduce probes among them count as
-            ``probes``.
-        ranks: the sizes to forecast.
+            ``probes``. Or the directory of a study: of its series with most sizes measured.
+        ranks: the sizes to forecast; of a study, none: those that were not measured.
         hosts: hosts of each size; None: as many ranks per host as in the largest run.
         ranks_per_host: instead of ``hosts``.
         batch: samples per rank and step; None: as in the runs.
@@ -76,8 +78,9 @@ def predict(
         RunDirError: one of the runs cannot be read.
         BadInput: no run was given, or the request contradicts itself.
     """
-    opened = as_runs(runs, skip_damaged=skip_damaged)
-    if not opened:
+    study = Path(runs) if isinstance(runs, str | Path) and is_study(Path(runs)) else None
+    opened = [] if study is not None else as_runs(runs, skip_damaged=skip_damaged)
+    if study is None and not opened:
         raise BadInput("no run was given", hint="give a run directory, or a folder of them")
     probed = [*(run for run in opened if _is_probe(run)), *as_runs(probes, skip_damaged=skip_damaged)]
     request = Request(
@@ -95,7 +98,10 @@ def predict(
         target=target,
     )
     request = replace(request, loader=_loader(probed), storage=_storage(probed))
-    result = forecast_runs([run.aligned for run in opened if not _is_probe(run)], _probes(probed), request)
+    if study is not None:
+        result = forecast_study(study, request, _probes(probed))
+    else:
+        result = forecast_runs([run.aligned for run in opened if not _is_probe(run)], _probes(probed), request)
     return Forecast.model_construct(**{name: getattr(result, name) for name in ForecastResult.model_fields})
 
 

@@ -31,7 +31,7 @@ OF_RUNS = ("hosts", "ranks_per_host", "batch", "global_batch", "probe", "link", 
 Runs = Annotated[
     list[Path] | None,
     typer.Argument(
-        help="Short runs of one training, on one or two numbers of ranks, or folders of them.",
+        help="Short runs of one training on one or two numbers of ranks, folders of them, or a study.",
         metavar="RUN…",
         show_default=False,
         autocompletion=completion.runs,
@@ -138,10 +138,9 @@ def predict(  # noqa: PLR0917  typer reads the options
         _from_table(given)
         return
     from allpull.api.forecasting import predict as predict_runs  # noqa: PLC0415  numpy is not needed for --help
-    from allpull.report.terminal.forecast import forecast  # noqa: PLC0415
 
     result = predict_runs(
-        runs,
+        runs[0] if len(runs) == 1 else runs,
         _numbers(ranks or "", "--ranks"),
         hosts=None if hosts is None else _numbers(hosts, "--hosts"),
         ranks_per_host=ranks_per_host,
@@ -155,6 +154,13 @@ def predict(  # noqa: PLR0917  typer reads the options
         what_if=what_if or (),
         skip_damaged=skip_damaged,
     )
+    _answer_runs(result, html, as_json=as_json)
+
+
+def _answer_runs(result: ForecastResult, html: Path | None, *, as_json: bool) -> None:
+    """Write the page of a forecast to ``html``, and print it."""
+    from allpull.report.terminal.forecast import forecast  # noqa: PLC0415  rich is not needed for --help
+
     if html is not None:
         from allpull.report.forecast_page import write  # noqa: PLC0415  altair is not needed without a page
 

@@ -22,7 +22,11 @@ class Cost:
 class Costs:
     """The seconds of all runs of a study so far, and what they say of the next one."""
 
-    def __init__(self, points: Sequence[Point], attempts: Iterable[Attempt] = ()) -> None:
+    def __init__(
+        self, points: Sequence[Point], attempts: Iterable[Attempt] = (), forecasts: Mapping[str, Cost] | None = None
+    ) -> None:
+        """``forecasts``: of points without a run, by ``study.forecast``."""
+        self._forecasts = forecasts or {}
         self._series = {point.id: repr(sorted(point.series.items())) for point in points}
         self._seconds: dict[str, list[float]] = {}
         self.used_s, self.used_rank_s = 0.0, 0.0
@@ -38,10 +42,12 @@ class Costs:
             self._seconds.setdefault(attempt.point, []).append(attempt.seconds)
 
     def of(self, point: str) -> Cost | None:
-        """The cost of one run of ``point``: as its own runs took, else as the slowest of its series; None: unknown."""
+        """The cost of a run of ``point``: of its own runs, as forecast, or the slowest of its series; None: unknown."""
         own = self._seconds.get(point)
         if own:
             return Cost(seconds=fmean(own), basis=f"its own {counted(len(own), 'run')}")
+        if point in self._forecasts:
+            return self._forecasts[point]
         series = self._series.get(point)
         others = [fmean(taken) for id_, taken in self._seconds.items() if self._series.get(id_) == series]
         if not others:

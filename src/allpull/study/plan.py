@@ -12,6 +12,7 @@ from allpull.schema.studied import PlannedPoint, StudyPlan
 from allpull.study.costs import Costs
 from allpull.study.directory import cluster_file, is_study, read_attempts, runs_by_point
 from allpull.study.file import StudyFile
+from allpull.study.forecast import forecast_costs
 from allpull.study.network_size import of_rehearsal, of_trainings
 from allpull.study.parameters import placeholders
 from allpull.study.points import Point
@@ -40,7 +41,8 @@ def plan(study: StudyFile, points: Sequence[Point], directory: Path) -> StudyPla
     """
     settings = study.settings
     known = is_study(directory)
-    costs = Costs(points, read_attempts(directory) if known else ())
+    forecasts = forecast_costs(directory, fixed_steps=bool(settings.steps)) if known else {}
+    costs = Costs(points, read_attempts(directory) if known else (), forecasts)
     done: dict[str, set[int]] = {}
     for (id_, repeat), runs in (runs_by_point(directory) if known else {}).items():
         if any(record.status == "completed" for _, record in runs):

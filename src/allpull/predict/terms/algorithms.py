@@ -86,7 +86,7 @@ def halving_doubling(ranks: int, hosts: int) -> Cost:
     hops, carried = 2 * math.log2(power) + 2 * extra, 2 * (power - 1) / power + 2 * extra
     if hosts == 1:
         return Cost(hops_local=hops, bytes_local=carried)
-    between = min(2 * math.ceil(math.log2(hosts)), hops)
+    between = min(2.0 * math.ceil(math.log2(hosts)), hops)
     return Cost(hops_local=hops - between, hops_network=between, bytes_network=carried)
 
 
