@@ -79,9 +79,7 @@ def predict(
         BadInput: no run was given, or the request contradicts itself.
     """
     study = Path(runs) if isinstance(runs, str | Path) and is_study(Path(runs)) else None
-    opened = [] if study is not None else as_runs(runs, skip_damaged=skip_damaged)
-    if study is None and not opened:
-        raise BadInput("no run was given", hint="give a run directory, or a folder of them")
+    opened = [] if study is not None else _opened(runs, skip_damaged=skip_damaged)
     probed = [*(run for run in opened if _is_probe(run)), *as_runs(probes, skip_damaged=skip_damaged)]
     request = Request(
         what_if=(what_if,) if isinstance(what_if, str) else tuple(what_if),
@@ -98,11 +96,22 @@ def predict(
         target=target,
     )
     request = replace(request, loader=_loader(probed), storage=_storage(probed))
-    if study is not None:
-        result = forecast_study(study, request, _probes(probed))
-    else:
-        result = forecast_runs([run.aligned for run in opened if not _is_probe(run)], _probes(probed), request)
+    trained = [run.aligned for run in opened if not _is_probe(run)]
+    known = _probes(probed)
+    result = forecast_runs(trained, known, request) if study is None else forecast_study(study, request, known)
     return Forecast.model_construct(**{name: getattr(result, name) for name in ForecastResult.model_fields})
+
+
+def _opened(runs: Run | Place | Iterable[Run | Place], *, skip_damaged: bool) -> list[Run]:
+    """``runs``, one at least.
+
+    Raises:
+        BadInput: there is none.
+    """
+    opened = as_runs(runs, skip_damaged=skip_damaged)
+    if not opened:
+        raise BadInput("no run was given", hint="give a run directory, or a folder of them")
+    return opened
 
 
 def _is_probe(run: Run) -> bool:

@@ -118,9 +118,9 @@ def _costs(
         result = forecast_runs(runs, (), _of_scaling(request, record, series))
     except AllpullError:
         return  # what cannot be forecast keeps the cost that the study's own rule gives it
-    run = next(one for one in runs if one.data.record.ranks == largest.ranks)
-    used = next((one for one in result.calibration if one.run == run.data.record.id), None)
-    if not taken or used is None or used.step_s is None or used.batch is None:
+    run = next((one for one in runs if one.data.record.ranks == largest.ranks), None)
+    used = next((one for one in result.calibration if run is not None and one.run == run.data.record.id), None)
+    if not taken or run is None or used is None or used.step_s is None or used.batch is None:
         return
     steps_then = run.data.steps.height / largest.ranks
     beside_s = max(0.0, fmean(taken) - steps_then * used.step_s)
