@@ -44,7 +44,8 @@ def record_of(run: Job) -> dict[str, object]:
 
 
 def test_the_first_run_that_fails_gives_the_code_and_all_others_are_finished(program):
-    job = program("marks.step(1)\nsys.exit({'3': 7, '5': 9}.get(os.environ['SLURM_ARRAY_TASK_ID'], 0))\n", "1-5:2%2")
+    ending = "sys.exit({'3': 7, '5': 9}.get(os.environ['SLURM_ARRAY_TASK_ID'], 0))\n"
+    job = program(f"marks.step(1)\ntime.sleep(4)\n{ending}", "1-5:2%2")  # long enough to be seen running
     said: list[str] = []
     record = execute(job, Slurm(), lambda: None, said.append)
     assert (record.status, record.exit.code, record.id) == ("failed", 7, job.tasks[1].directory.name)

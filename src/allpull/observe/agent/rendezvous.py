@@ -164,8 +164,10 @@ class FixedHosts(RendezvousHandler):
         if rounds.add(f"{number}/hosts", 1) == place.hosts:
             rounds.set(f"{number}/all", "")
         try:
-            rounds.wait([f"{number}/all"], patience())
-        except DistStoreError:
+            in_thread(lambda: rounds.wait([f"{number}/all"], patience()))
+        except HostsDisconnected as error:
+            if not isinstance(error.__cause__, DistStoreError):
+                raise
             missing = [index for index in range(place.hosts) if not rounds.check([f"{number}/folder/{index}"])]
             names = ", ".join(map(str, missing))
             raise HostsDisconnected(
@@ -176,7 +178,7 @@ class FixedHosts(RendezvousHandler):
             store = serve_on(listen(place.master, 0), place.master)
             rounds.set(f"{number}/port", str(store.port))
             return store
-        rounds.wait([f"{number}/port"], ONE_WAIT)  # until others have their checkpoints
+        in_thread(lambda: rounds.wait([f"{number}/port"], ONE_WAIT))  # until others have their checkpoints
         return call(place.master, int(rounds.get(f"{number}/port")))
 
     def _share_clock(self, rounds: Store) -> None:
