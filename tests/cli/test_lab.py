@@ -9,6 +9,9 @@ def test_it_lists_the_labs(run_cli):
     assert [line.split()[:3] for line in done.stdout.splitlines()] == [
         ["allpull", "lab", "sgd"],
         ["allpull", "lab", "ring"],
+        ["allpull", "lab", "straggler"],
+        ["allpull", "lab", "overlap"],
+        ["allpull", "lab", "batch"],
     ]
 
 
@@ -29,3 +32,18 @@ def test_a_batch_that_cannot_be_divided(run_cli, tmp_path):
         "hint: --batch 99, or --share weak",
     ]
     assert not list(tmp_path.iterdir())
+
+
+def test_sizes_that_are_no_list_and_one_size(run_cli, tmp_path):
+    for given, sentence in (("1,x", "--buckets: '1,x' is not a list of sizes"), ("25", "--buckets: 2 to 12")):
+        done = run_cli("lab", "overlap", "--buckets", given, cwd=tmp_path)
+        assert done.returncode == 2
+        assert done.stderr.startswith(f"allpull: {sentence}")
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_straggler_among_too_few_ranks(run_cli, tmp_path):
+    done = run_cli("lab", "straggler", "-n", "2", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("allpull: -n 2: this machine has ")
+    assert "hint: 3 to " in done.stderr

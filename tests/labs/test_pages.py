@@ -4,10 +4,12 @@ import shutil
 
 import pytest
 
-from allpull.labs import ring_page, sgd_page
+from allpull.labs import batch_page, overlap_page, ring_page, sgd_page, straggler_page
+from allpull.labs.batch_page import curve_text
 from allpull.labs.ring import RingLab, run_ring
 from allpull.labs.sgd import SgdLab, run_sgd
 from allpull.report.page import render_page
+from allpull.units import show_time
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
 from selenium.webdriver.common.by import By  # noqa: E402
@@ -39,14 +41,27 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def results():
-    return {"sgd": run_sgd(SgdLab(batch=1000, epochs=40)), "ring": run_ring(RingLab(ranks=4, size_bytes=65536))}
+def results(stragglers, overlaps, batch_result):
+    return {
+        "sgd": run_sgd(SgdLab(batch=1000, epochs=40)),
+        "ring": run_ring(RingLab(ranks=4, size_bytes=65536)),
+        "straggler": stragglers,
+        "overlap": overlaps,
+        "batch": batch_result,
+    }
 
 
 @pytest.fixture(scope="module")
 def pages(results, tmp_path_factory):
     folder = tmp_path_factory.mktemp("labs")
-    made = {"sgd": sgd_page.page(results["sgd"]), "ring": ring_page.page(results["ring"])}
+    makers = {
+        "sgd": sgd_page.page,
+        "ring": ring_page.page,
+        "straggler": straggler_page.page,
+        "overlap": overlap_page.page,
+        "batch": batch_page.page,
+    }
+    made = {name: makers[name](result) for name, result in results.items()}
     for name, page in made.items():
         (folder / f"{name}.html").write_text(render_page(page), "utf-8")
     return {name: (folder / f"{name}.html").as_uri() for name in made}
@@ -55,14 +70,17 @@ def pages(results, tmp_path_factory):
 def opened(browser, address, width=1200):
     browser.set_window_size(width, 900)
     browser.get(address)
-    drawn = "return [...document.querySelectorAll('.box')].every((box) => box.dataset.state === 'live')"
+    boxes = "[...document.querySelectorAll('.box')].filter((box) => box.clientWidth)"  # what a guess hides has none
+    drawn = f"return {boxes}.every((box) => box.dataset.state === 'live')"
     WebDriverWait(browser, WAIT_S).until(lambda one: one.execute_script(drawn))
-    return browser.find_element(By.CSS_SELECTOR, ".slider input"), browser.find_element(
-        By.CSS_SELECTOR, ".slider output"
-    )
 
 
-@pytest.mark.parametrize("name", ["sgd", "ring"])
+def slider_of(browser):
+    """The slider of a page, and what it says."""
+    return [browser.find_element(By.CSS_SELECTOR, f".slider {tag}") for tag in ("input", "output")]
+
+
+@pytest.mark.parametrize("name", ["sgd", "ring", "straggler", "overlap", "batch"])
 @pytest.mark.parametrize("width", [1200, 420])
 def test_a_page_is_quiet_and_fits(browser, pages, name, width):
     opened(browser, pages[name], width)
@@ -73,7 +91,8 @@ def test_a_page_is_quiet_and_fits(browser, pages, name, width):
 
 
 def test_keys_move_the_path_to_the_computed_values(browser, pages, results):
-    slider, output = opened(browser, pages["sgd"])
+    opened(browser, pages["sgd"])
+    slider, output = slider_of(browser)
     slider.send_keys(Keys.HOME)
     first = results["sgd"].path[0]
     assert output.text == f"update 0: slope {first.slope:.3f}, offset {first.offset:.3f}, loss {first.loss:.4f}"
@@ -86,7 +105,8 @@ def test_keys_move_the_path_to_the_computed_values(browser, pages, results):
 
 
 def test_the_ring_shows_what_each_rank_holds(browser, pages, results):
-    slider, _ = opened(browser, pages["ring"])
+    opened(browser, pages["ring"])
+    slider, _ = slider_of(browser)
     slider.send_keys(Keys.HOME)
     marks = "[data-spec=spec-chunks] .live .mark-text.role-mark text"
     texts = f"return [...document.querySelectorAll('{marks}')].map((one) => one.textContent)"
@@ -95,8 +115,22 @@ def test_the_ring_shows_what_each_rank_holds(browser, pages, results):
     WebDriverWait(browser, WAIT_S).until(lambda one: set(one.execute_script(texts)) == {"0+1+2+3"})
 
 
+def test_keys_choose_the_batch_whose_trainings_are_drawn(browser, pages, results):
+    opened(browser, pages["batch"])
+    slider, output = slider_of(browser)
+    slider.send_keys(Keys.HOME)
+    assert output.text == curve_text(results["batch"], 32)
+    slider.send_keys(Keys.ARROW_RIGHT)
+    assert output.text == curve_text(results["batch"], 64)
+    view = "return document.querySelector('[data-spec=spec-curves]').view.signal('moment')"
+    assert browser.execute_script(view) == 1
+    marks = "return document.querySelectorAll('[data-spec=spec-curves] .live .mark-line.role-mark path').length"
+    assert browser.execute_script(marks) == 9  # three rules, three seeds
+
+
 def test_play_moves_the_slider_and_not_where_motion_is_unwanted(browser, pages, tmp_path):
-    slider, _ = opened(browser, pages["ring"])
+    opened(browser, pages["ring"])
+    slider, _ = slider_of(browser)
     button = browser.find_element(By.CSS_SELECTOR, ".slider button")
     button.click()
     assert button.text == "Pause"
@@ -107,3 +141,41 @@ def test_play_moves_the_slider_and_not_where_motion_is_unwanted(browser, pages, 
         assert not still.find_element(By.CSS_SELECTOR, ".slider button").is_displayed()
     finally:
         still.quit()
+
+
+def test_a_guess_by_keys_reveals_the_answer_and_the_measured_values(browser, pages, results):
+    opened(browser, pages["straggler"], 420)
+    case, section = results["straggler"].cases[0], browser.find_element(By.ID, "a")
+    button = section.find_element(By.CSS_SELECTOR, ".guess button")
+    assert not section.find_element(By.CSS_SELECTOR, ".cards").is_displayed()
+    assert not button.is_enabled()
+    cause, rank = section.find_elements(By.CSS_SELECTOR, ".guess fieldset")
+    radio = cause.find_element(By.CSS_SELECTOR, "input")
+    radio.send_keys(Keys.SPACE)
+    assert not button.is_enabled()
+    rank.find_element(By.CSS_SELECTOR, "input").send_keys(Keys.SPACE)
+    for _ in range(case.rank):
+        browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT)
+    browser.switch_to.active_element.send_keys(Keys.ENTER)
+    assert section.find_element(By.CSS_SELECTOR, ".cards h3").text == case.findings[0].title
+    is_first = case.fault == "slow-rank"  # the first of the causes
+    assert cause.find_element(By.TAG_NAME, "output").text.startswith("Right" if is_first else "No")
+    assert rank.find_element(By.TAG_NAME, "output").text == f"Right: rank {case.rank} is the one that never waits."
+    values = [one.text for one in section.find_elements(By.CSS_SELECTOR, ".tiles .value")]
+    assert values[2:] == [f"{case.promised.value:.2f}×", f"{case.came.value:.2f}×"]
+    live = "return document.querySelector('[data-spec=spec-mended-a]').dataset.state === 'live'"
+    WebDriverWait(browser, WAIT_S).until(lambda one: one.execute_script(live))
+    assert not browser.find_element(By.CSS_SELECTOR, "#b .cards").is_displayed()
+    assert [entry for entry in browser.get_log("browser") if entry["level"] == "SEVERE"] == []
+
+
+def test_the_slider_shows_the_recorded_buckets_of_each_size(browser, pages, results):
+    opened(browser, pages["overlap"])
+    slider, output = slider_of(browser)
+    points = "return document.querySelectorAll('[data-spec=spec-lanes] .live .mark-symbol.role-mark path').length"
+    for key, run in zip((Keys.HOME, Keys.END), results["overlap"].runs, strict=True):
+        slider.send_keys(key)
+        WebDriverWait(browser, WAIT_S).until(lambda one, run=run: one.execute_script(points) == len(run.buckets))
+        assert output.text.startswith(f"{run.bucket_mib:g} MiB: {len(run.buckets)} bucket")
+        assert f"{show_time(run.hidden_s)} hidden" in output.text
+        assert f"a step takes {show_time(run.step_s)}" in output.text

@@ -6,10 +6,11 @@ import shutil
 import pytest
 
 from allpull.errors import AllpullError, BadInput
-from allpull.labs import ring
+from allpull.labs import ranks
 from allpull.labs.ring import RingLab, run_ring
-from allpull.labs.ring_page import page
+from allpull.labs.ring_page import _fastest, page
 from allpull.report.page import render_page
+from allpull.schema.labs import TimedExchange
 
 
 @pytest.fixture(
@@ -51,6 +52,21 @@ def test_each_step_adds_one_rank_to_one_chunk_of_each(result):
     assert [of_rank.count(2**result.ranks - 1) for of_rank in half] == [1] * result.ranks
 
 
+def test_times_have_their_range(result):
+    assert all(one.least_seconds <= one.seconds <= one.most_seconds for one in result.times)
+
+
+def test_only_a_time_that_no_other_meets_is_the_fastest():
+    def timed(algorithm, least, middle, most):
+        return TimedExchange(
+            algorithm=algorithm, ranks=2, size_bytes=8, seconds=middle, least_seconds=least, most_seconds=most
+        )
+
+    ring, tree = timed("ring", 1.0, 2.0, 3.0), timed("tree", 3.5, 4.0, 5.0)
+    assert _fastest([tree, ring], 8) == "ring"
+    assert _fastest([tree.model_copy(update={"least_seconds": 2.5}), ring], 8) == "no algorithm clearly"
+
+
 def test_the_page_has_the_counted_values(result):
     text = render_page(page(result))
     assert f"{result.bytes_per_rank:,} B" in text
@@ -70,10 +86,10 @@ def test_a_rank_that_fails_is_named_and_none_is_left(monkeypatch, tmp_path):
     program = tmp_path / "broken.py"
     program.write_text("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit('no route')\ntime.sleep(600)\n")
     started = []
-    popen = ring.subprocess.Popen
-    monkeypatch.setattr(ring.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
+    popen = ranks.subprocess.Popen
+    monkeypatch.setattr(ranks.subprocess, "Popen", lambda *a, **k: started.append(popen(*a, **k)) or started[-1])
     with pytest.raises(AllpullError, match=r"rank 1 .*no route"):
-        ring._run_here([str(program)], 3)
+        ranks.run_here([str(program)], 3, patience_s=60)
     assert all(process.returncode is not None for process in started)
 
 

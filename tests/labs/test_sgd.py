@@ -59,6 +59,7 @@ def test_real_ranks_stay_equal_unless_something_is_left_out(fields, differ, tmp_
     lab = SgdLab(batch=100, epochs=3, ranks=2, **fields)
     result = run_sgd(lab, tmp_path)
     assert result.differ == differ
+    assert [(one.rank, one.step) for one in result.differences] == [(rank, 1) for rank in differ]
     assert (result.apart > 0) == bool(differ)
     if not differ:  # the mean of equal parts is the gradient of the whole
         points = line.samples(lab.samples, lab.seed)
@@ -70,3 +71,43 @@ def test_real_ranks_stay_equal_unless_something_is_left_out(fields, differ, tmp_
     if fields.get("without") == "broadcast":  # they apply one gradient, so they stay as far apart as they began
         begin, end = ([rank.path[at].slope for rank in result.by_rank] for at in (0, -1))
         assert end[1] - end[0] == pytest.approx(begin[1] - begin[0])
+        assert "were not broadcast" in render_page(page(result))
+    if fields.get("without") == "average":
+        assert "nobody averaged" in render_page(page(result))
+
+
+def descent_by_hand(starts, rate, updates):
+    """Paths (ranks, updates + 1, 2) of ranks that average the gradients of equal parts of all samples: numpy alone."""
+    rng = np.random.default_rng(11)
+    x = rng.uniform(-0.5, 0.5, 4000)
+    y = 2 * x + rng.uniform(-0.5, 0.5, 4000)
+    best = np.linalg.lstsq(np.stack([x, np.ones_like(x)], axis=1), y, rcond=None)[0]
+    parts = np.split(np.arange(4000), len(starts))
+    lines = np.array(starts, dtype=float)
+    path = [lines.copy()]
+    for _ in range(updates):
+        gradients = []
+        for (slope, offset), part in zip(lines, parts, strict=True):
+            residual = slope * x[part] + offset - y[part]
+            gradients.append([2 * np.mean(residual * x[part]), 2 * np.mean(residual)])
+        lines -= rate * np.mean(gradients, axis=0)
+        path.append(lines.copy())
+    return np.array(path).swapaxes(0, 1), best, np.mean((best[0] * x + best[1] - y) ** 2)
+
+
+def test_the_facts_hold_for_other_samples_and_other_code():
+    (path,), best, least = descent_by_hand([(0.4, 0.4)], 0.5, 150)
+    assert least == pytest.approx(1 / 12, rel=0.05)
+    assert abs(path[1, 1]) < 0.03  # the offset, after one update
+    errors = np.abs(path[2:40, 0] - best[0])
+    assert np.median(1 - errors[1:] / errors[:-1]) == pytest.approx(0.083, abs=0.004)
+    assert path[-1] == pytest.approx(best, abs=1e-3)
+    result = run_sgd(SgdLab(batch=1000))
+    assert abs(result.path[1].offset) < 0.03
+    assert result.loss_end == pytest.approx(least, rel=0.1)
+
+
+def test_without_broadcast_the_mean_of_the_ranks_reaches_the_optimum_and_no_rank_does():
+    path, best, _ = descent_by_hand([(0.4, 0.4), (2.0, 0.0)], 0.5, 300)
+    assert path[:, -1].mean(axis=0) == pytest.approx(best, abs=0.05)
+    assert path[1, -1] - path[0, -1] == pytest.approx([1.6, -0.4])

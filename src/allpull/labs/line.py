@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Indices = NDArray[np.intp]
 
 SLOPE, NOISE, WIDTH = 2.0, 0.5, 0.5
 START = (0.4, 0.4)
@@ -57,25 +58,28 @@ def optimum(points: Samples) -> tuple[float, float]:
     return float(slope), float(offset)
 
 
-def gradient(points: Samples, chosen: NDArray[np.intp], slope: float, offset: float) -> tuple[float, float]:
+def gradient(points: Samples, chosen: Indices, slope: float, offset: float) -> tuple[float, float]:
     """Derivatives of the loss over the ``chosen`` points by slope and offset."""
     x, y = points.x[chosen], points.y[chosen]
     left = slope * x + offset - y
     return float(2 * np.mean(left * x)), float(2 * np.mean(left))
 
 
-def order(count: int, seed: int, epoch: int) -> NDArray[np.intp]:
+def order(count: int, seed: int, epoch: int) -> Indices:
     """The order of the samples in ``epoch``: shuffled anew for each, the same for every rank."""
     return np.random.default_rng((seed, epoch)).permutation(count)
 
 
-def descend(points: Samples, *, batch: int, epochs: int, rate: float, seed: int) -> Floats:
-    """Slope and offset before each update and after the last, shape (updates + 1, 2). A last, smaller batch counts."""
+def descend(points: Samples, *, batch: int, epochs: int, rate: float, seed: int, drop_last: bool = False) -> Floats:
+    """Slope and offset before each update and after the last, shape (updates + 1, 2).
+
+    A last, smaller batch counts, unless ``drop_last``.
+    """
     slope, offset = START
     path = [(slope, offset)]
     for epoch in range(epochs):
         shuffled = order(points.x.size, seed, epoch)
-        for begin in range(0, shuffled.size, batch):
+        for begin in range(0, shuffled.size - (batch - 1 if drop_last else 0), batch):
             by_slope, by_offset = gradient(points, shuffled[begin : begin + batch], slope, offset)
             slope, offset = slope - rate * by_slope, offset - rate * by_offset
             path.append((slope, offset))
@@ -97,7 +101,7 @@ def contours(points: Samples, levels: Floats, corners: int = 90) -> Floats:
     return curves
 
 
-def shown(updates: int, first: int = 200, most: int = 500) -> NDArray[np.intp]:
+def shown(updates: int, first: int = 200, most: int = 500) -> Indices:
     """Which of the positions 0 to ``updates`` a page shows: the ``first``, where most happens, then evenly spaced ones.
 
     >>> shown(3).tolist()

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import os
-import signal
-import socket
 import statistics
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
-from allpull.errors import AllpullError, BadInput
-from allpull.labs.ranks import run_ranks
-from allpull.observe.process import end_with_parent
+from allpull.errors import BadInput
+from allpull.labs.ranks import free_port, run_here, run_ranks
 from allpull.schema.base import tag
 from allpull.schema.labs import Algorithm, CountedExchange, RingMessage, RingResult, TimedExchange
-from allpull.units import counted, parse_rate_bytes_per_s, parse_time_s
+from allpull.units import parse_rate_bytes_per_s, parse_time_s
 
 MOST_RANKS = 16  # of which a chunk's sum names each: 2^rank is exact in float32
 SIZES = (1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22)
@@ -31,7 +23,6 @@ LARGEST = 1 << 26
 NUMBER_BYTES = 4
 REPEATS = 5
 PATIENCE_S = 180.0
-LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,55 +80,9 @@ def run_ring(lab: RingLab, out: Path = Path("runs")) -> RingResult:
             )
             run_ranks(arguments, lab.ranks, "lab-ring", out, launcher=f"rehearse:{cluster}")
         else:
-            _run_here(arguments, lab.ranks)
+            run_here([*arguments, f"--port={free_port()}"], lab.ranks, PATIENCE_S)
         ranks = [json.loads(Path(folder, f"rank-{rank}.json").read_text("utf-8")) for rank in range(lab.ranks)]
     return _result(lab, ranks)
-
-
-def _run_here(arguments: Sequence[str], ranks: int) -> None:
-    """Run the program as ``ranks`` processes of this machine, and leave none behind."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    started: list[subprocess.Popen[bytes]] = []
-    try:
-        for rank in range(ranks):
-            own = {"RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": "1"}
-            process = subprocess.Popen(
-                [sys.executable, *arguments, f"--port={port}"],
-                env={**os.environ, **own},
-                stderr=subprocess.PIPE,
-                preexec_fn=functools.partial(end_with_parent, signal.SIGKILL),  # noqa: PLW1509  one system call
-            )
-            started.append(process)
-        _await(started)
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
-
-
-def _await(started: Sequence[subprocess.Popen[bytes]]) -> None:
-    """Wait until all have ended well.
-
-    Raises:
-        AllpullError: one has not, or not in time.
-    """
-    until_s = time.monotonic() + PATIENCE_S
-    while any(process.poll() is None for process in started) and time.monotonic() < until_s:
-        if any(process.returncode for process in started):
-            break
-        time.sleep(LOOK_S)
-    for rank, process in enumerate(started):
-        if process.poll() is None:
-            continue
-        if process.returncode:
-            assert process.stderr is not None
-            last = process.stderr.read().decode("utf-8", "replace").strip().splitlines()[-1:]
-            reason = "".join(last) or f"exit code {process.returncode}"
-            raise AllpullError(f"rank {rank} of this lab failed: {reason}")
-    if any(process.returncode is None for process in started):
-        waiting = counted(sum(process.returncode is None for process in started), "rank")
-        raise AllpullError(f"{waiting} of this lab did not end within {PATIENCE_S:.0f} s")
 
 
 def _result(lab: RingLab, ranks: Sequence[Mapping[str, Any]]) -> RingResult:
@@ -167,7 +112,7 @@ def _result(lab: RingLab, ranks: Sequence[Mapping[str, Any]]) -> RingResult:
 
 
 def _exchanges(ranks: Sequence[Mapping[str, Any]]) -> Iterator[TimedExchange]:
-    """Every exchange: the median over its repetitions of the slowest rank."""
+    """Every exchange: median and range over its repetitions of the slowest rank."""
     for each in zip(*(rank["exchanges"] for rank in ranks), strict=True):
         slowest = [max(times) for times in zip(*(one["times_s"] for one in each), strict=True)]
         first = each[0]
@@ -176,6 +121,8 @@ def _exchanges(ranks: Sequence[Mapping[str, Any]]) -> Iterator[TimedExchange]:
             ranks=first["ranks"],
             size_bytes=first["size_bytes"],
             seconds=statistics.median(slowest),
+            least_seconds=min(slowest),
+            most_seconds=max(slowest),
         )
 
 

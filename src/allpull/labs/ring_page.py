@@ -130,7 +130,7 @@ def _counts(result: RingResult) -> Block:
             Tile(value="yes" if result.right else "NO", label="every rank has the sum", detail="each place compared"),
         ]
     )
-    seconds = {one.algorithm: one.seconds for one in _whole(result)}
+    seconds = {one.algorithm: _with_range(one) for one in _whole(result)}
     table = Table(
         caption="One all-reduce by three algorithms",
         columns=["", "Messages of the busiest", "Sent and received by the busiest", "Time"],
@@ -139,7 +139,7 @@ def _counts(result: RingResult) -> Block:
                 NAMES[one.algorithm],
                 f"{max(one.messages_per_rank):,}",
                 show_bytes(one.busiest_bytes),
-                show_time(seconds[one.algorithm]),
+                seconds[one.algorithm],
             ]
             for one in result.exchanges
         ],
@@ -149,6 +149,12 @@ def _counts(result: RingResult) -> Block:
         "The naive way moves all of it through rank 0; the tree takes few steps, but sends everything in each."
     )
     return Block(title="Counted", lead=lead, parts=[tiles, chart, table])
+
+
+def _with_range(one: TimedExchange) -> str:
+    if one.least_seconds is None or one.most_seconds is None:
+        return show_time(one.seconds)
+    return f"{show_time(one.seconds)} ({show_time(one.least_seconds)} to {show_time(one.most_seconds)})"
 
 
 def _whole(result: RingResult) -> list[TimedExchange]:
@@ -161,22 +167,28 @@ def _colours() -> alt.Scale:
 
 def _times(slug: str, title: str, x: alt.X, times: Sequence[TimedExchange]) -> Chart:
     rows: list[dict[str, Any]] = [
-        {"algorithm": NAMES[one.algorithm], "ranks": one.ranks, "bytes": one.size_bytes, "ms": 1e3 * one.seconds}
+        {
+            "algorithm": NAMES[one.algorithm],
+            "ranks": one.ranks,
+            "bytes": one.size_bytes,
+            "ms": 1e3 * one.seconds,
+            "least": None if one.least_seconds is None else 1e3 * one.least_seconds,
+            "most": None if one.most_seconds is None else 1e3 * one.most_seconds,
+        }
         for one in times
     ]
-    lines = alt.Chart(data(rows)).mark_line(point=True, strokeWidth=2).encode(
-        x=x,
-        y=alt.Y("ms:Q", title="ms", scale=alt.Scale(type="log")),
-        color=alt.Color("algorithm:N", scale=_colours(), legend=LINE_KEY),
-        strokeDash=alt.StrokeDash("algorithm:N", legend=None),
-    )  # fmt: skip
+    y = alt.Y("ms:Q", title="ms", scale=alt.Scale(type="log"), axis=alt.Axis(format="~g", labelOverlap=True))
+    colour = alt.Color("algorithm:N", scale=_colours(), legend=LINE_KEY)
+    base = alt.Chart(data(rows)).encode(x=x, y=y, color=colour)
+    lines = base.mark_line(point=True, strokeWidth=2).encode(strokeDash=alt.StrokeDash("algorithm:N", legend=None))
+    ranges = base.transform_filter("isValid(datum.least)").mark_rule().encode(y="least:Q", y2="most:Q")
     return Chart(
         slug=slug,
         title=title,
-        caption="Median of five, of the slowest rank; both axes are logarithmic.",
+        caption="Median and range of five sums, each the time of its slowest rank. The time axis is logarithmic.",
         height_px=230,
         key_characters=22,
-        spec=spec(lines),
+        spec=spec(alt.layer(ranges, lines)),
     )
 
 
@@ -203,7 +215,7 @@ def _time(result: RingResult) -> Block:
         _times("time-size", f"Time against size, on {result.ranks} ranks", size, full),
         _times("time-ranks", f"Time against ranks, for {show_bytes(result.size_bytes)}", ranks, largest),
         Text(
-            text="NCCL chooses the same way: it estimates latency + bytes ÷ bandwidth for ring, tree and others, for "
+            text="NCCL chooses for each call: it estimates latency + bytes ÷ bandwidth for ring, tree and others, for "
             "each size and number of ranks, and takes the smallest. Hence the tree for small sizes or very many ranks, "
             "the ring for large sizes; switches that add up themselves (NVLS, SHARP) where there are any. Gloo has the "
             "ring. NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING prints its table.",
@@ -213,7 +225,11 @@ def _time(result: RingResult) -> Block:
 
 
 def _fastest(times: Sequence[TimedExchange], size_bytes: int) -> str:
-    return min((one for one in times if one.size_bytes == size_bytes), key=lambda one: one.seconds).algorithm
+    """The algorithm whose slowest sum beats all others' fastest; none, where ranges overlap."""
+    best, *others = sorted((one for one in times if one.size_bytes == size_bytes), key=lambda one: one.seconds)
+    if any((best.most_seconds or best.seconds) >= (one.least_seconds or one.seconds) for one in others):
+        return "no algorithm clearly"
+    return best.algorithm
 
 
 def _questions() -> Block:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -16,13 +15,13 @@ import numpy as np
 from allpull.analyse.replicas import replicas
 from allpull.errors import BadInput
 from allpull.labs import line
-from allpull.labs.ranks import run_ranks
+from allpull.labs.ranks import check_ranks, run_ranks
+from allpull.labs.sgd_program import RankPath, Task, check_program, read_path
 from allpull.schema.base import tag
-from allpull.schema.labs import LineRank, Position, SgdResult, Share, Without
-from allpull.units import counted
+from allpull.schema.labs import LineRank, Position, ProgramCheck, SgdResult, Share, Without
+from allpull.schema.replicas import ReplicaDifference
 
 MOST_SAMPLES, MOST_UPDATES = 100_000, 1_000_000
-RANKS_PER_CPU = 4  # more only wait for each other: a lab on a laptop should take seconds
 SHRINKS_EXACTLY = 1e-3  # spread of the slope's shrinking below which it is a fact, not a random number
 
 
@@ -30,7 +29,8 @@ SHRINKS_EXACTLY = 1e-3  # spread of the slope's shrinking below which it is a fa
 class SgdLab:
     """What to do: ``batch`` samples per update (weak sharing: per rank), over ``epochs`` of ``samples`` points.
 
-    ``without``: what the ranks leave out, so that their replicas part; ``share``: how they divide a batch.
+    ``without``: what the ranks leave out, so that their replicas part; ``share``: how they divide a batch; ``program``:
+    what they run instead of the lab's own, to be checked.
     """
 
     batch: int = 100
@@ -41,6 +41,7 @@ class SgdLab:
     ranks: int = 1
     share: Share = "strong"
     without: Without | None = None
+    program: Path | None = None
 
     def check(self) -> None:
         """Whether this can be done here.
@@ -52,11 +53,12 @@ class SgdLab:
             raise BadInput(f"--samples {self.samples}: 2 to {MOST_SAMPLES:,} points can be drawn")
         if self.epochs < 1 or not math.isfinite(self.rate) or self.rate <= 0:
             raise BadInput("--epochs is 1 or more, and --rate a positive number")
-        most = RANKS_PER_CPU * (os.cpu_count() or 1)
-        if not 1 <= self.ranks <= most:
-            cpus = counted(os.cpu_count() or 1, "CPU")
-            raise BadInput(f"-n {self.ranks}: this machine has {cpus}", hint=f"1 to {most} ranks")
-        if self.ranks == 1 and (self.without or self.share == "weak"):
+        check_ranks(self.ranks, 1)
+        if self.program is not None and not self.program.is_file():
+            raise BadInput(f"--program {self.program}: there is no such file")
+        if self.program is not None and self.without:
+            raise BadInput("--without changes the lab's own program, not that of --program", hint="one of the two")
+        if self.ranks == 1 and (self.without or self.program or self.share == "weak"):
             raise BadInput("one rank has nobody to share a batch or to agree with", hint="add -n 2")
         if self.share == "strong" and self.batch % self.ranks:
             raise BadInput(
@@ -80,19 +82,11 @@ class SgdLab:
         return self.epochs * (math.ceil(each) if self.ranks == 1 else math.floor(each))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class RankPath:
-    """What a rank wrote: ``path`` (updates + 1, 2) and ``gradient`` (updates, 2), by slope and offset."""
-
-    path: line.Floats
-    gradient: line.Floats
-
-
 def run_sgd(lab: SgdLab, out: Path = Path("runs")) -> SgdResult:
     """Do ``lab``; the run directory of several ranks is made in ``out``.
 
     Raises:
-        BadInput: it cannot be done here.
+        BadInput: it cannot be done here, or ``lab.program`` does not write what it should.
         AllpullError: the ranks failed; their run directory says why.
     """
     lab.check()
@@ -100,31 +94,52 @@ def run_sgd(lab: SgdLab, out: Path = Path("runs")) -> SgdResult:
     if lab.ranks == 1:
         path = line.descend(points, batch=lab.batch, epochs=lab.epochs, rate=lab.rate, seed=lab.seed)
         return _result(lab, points, [RankPath(path=path, gradient=np.zeros((0, 2)))], [])
-    ranks, differ = _train(lab, points, out)
-    return _result(lab, points, ranks, differ)
+    ranks, differences = _train(lab, points, out)
+    return _result(lab, points, ranks, differences, _checked(lab, points, ranks))
 
 
-def _train(lab: SgdLab, points: line.Samples, out: Path) -> tuple[list[RankPath], list[int]]:
-    """The paths of real ranks, and which of them the replica check names."""
-    program = files("allpull.labs.programs").joinpath("sgd_by_hand.py")
-    with as_file(program) as script, tempfile.TemporaryDirectory(prefix="allpull-lab-") as folder:
+def _train(lab: SgdLab, points: line.Samples, out: Path) -> tuple[list[RankPath], list[ReplicaDifference]]:
+    """The paths of real ranks, and what the replica check reports."""
+    with _program(lab) as script, tempfile.TemporaryDirectory(prefix="allpull-lab-") as folder:
         orders = np.stack([line.order(lab.samples, lab.seed, epoch) for epoch in range(lab.epochs)])
         np.savez(Path(folder, "data.npz"), x=points.x, y=points.y, orders=orders, start=np.array(line.START))
         command = [str(script), str(Path(folder, "data.npz")), folder, f"--batch={lab.whole_batch // lab.ranks}"]
         command += [f"--epochs={lab.epochs}", f"--rate={lab.rate}"]
         command += [f"--without={lab.without}"] if lab.without else []
         run = run_ranks(command, lab.ranks, "lab-sgd", out, sets=["watch.check_replicas=1"])
-        paths = [_read(Path(folder, f"rank-{rank}.json")) for rank in range(lab.ranks)]
+        task = _task(lab, points)
+        paths = [read_path(Path(folder, f"rank-{rank}.json"), task, script.name) for rank in range(lab.ranks)]
     copies = replicas(run.data.events)
-    return paths, [] if copies is None else sorted(one.rank for one in copies.differ)
+    return paths, [] if copies is None else sorted(copies.differ, key=lambda one: one.rank)
 
 
-def _read(file: Path) -> RankPath:
-    fields = json.loads(file.read_text(encoding="utf-8"))
-    return RankPath(path=np.array(fields["path"]), gradient=np.array(fields["gradient"]))
+@contextmanager
+def _program(lab: SgdLab) -> Iterator[Path]:
+    """The file that the ranks run."""
+    if lab.program is not None:
+        yield lab.program.absolute()
+        return
+    with as_file(files("allpull.labs.programs").joinpath("sgd_by_hand.py")) as script:
+        yield script
 
 
-def _result(lab: SgdLab, points: line.Samples, ranks: Sequence[RankPath], differ: list[int]) -> SgdResult:
+def _task(lab: SgdLab, points: line.Samples) -> Task:
+    return Task(points=points, batch=lab.whole_batch, ranks=lab.ranks, epochs=lab.epochs, rate=lab.rate, seed=lab.seed)
+
+
+def _checked(lab: SgdLab, points: line.Samples, ranks: Sequence[RankPath]) -> ProgramCheck | None:
+    if lab.program is None:
+        return None
+    return check_program(lab.program.name, _task(lab, points), [rank.path for rank in ranks])
+
+
+def _result(
+    lab: SgdLab,
+    points: line.Samples,
+    ranks: Sequence[RankPath],
+    differences: list[ReplicaDifference],
+    program: ProgramCheck | None = None,
+) -> SgdResult:
     best = line.optimum(points)
     each = [_positions(points, rank.path) for rank in ranks]
     ends = np.array([rank.path[-1] for rank in ranks])
@@ -147,7 +162,9 @@ def _result(lab: SgdLab, points: line.Samples, ranks: Sequence[RankPath], differ
         else [],
         shrinks=_shrinks(ranks[0].path, best[0]),
         apart=max(math.dist(one, other) for one in ends for other in ends),
-        differ=differ,
+        differ=[one.rank for one in differences],
+        differences=differences,
+        program=program,
     )
 
 
@@ -161,7 +178,8 @@ def _positions(points: line.Samples, path: line.Floats) -> list[Position]:
 
 
 def _of_rank(number: int, path: list[Position], rank: RankPath) -> LineRank:
-    own = [(float(rank.gradient[one.update, 0]), float(rank.gradient[one.update, 1])) for one in path[:-1]]
+    known = rank.gradient.size > 0
+    own = [(float(rank.gradient[one.update, 0]), float(rank.gradient[one.update, 1])) for one in path[:-1] if known]
     return LineRank(rank=number, path=path, gradient=own)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from allpull.report.colours import QUIET, RUNS
 from allpull.report.html.block import Block, Chart, Notice, Part, Points, Slider, Table, Text, Tile, Tiles
 from allpull.report.html.chart import LINE_KEY, data, spec
 from allpull.report.page import Page
-from allpull.schema.labs import Position, SgdResult
+from allpull.schema.labs import Position, ProgramCheck, ProgramFault, SgdResult
 from allpull.units import counted
 
 MOMENT = "moment"
@@ -21,6 +22,15 @@ MAP = {"slope": (0.0, 4.0), "offset": (-0.5, 0.5)}
 LEVELS = np.geomspace(0.002, 0.6, 9)  # of the loss above its minimum
 MOST_DRAWN = 200  # of the samples
 MOST_RANKS = 4  # with a path of their own on the map
+FAULTS: dict[ProgramFault | None, str] = {
+    "start": "it began with another line than `start` of the data, which rank 0 has and the others must get",
+    "own gradient": "it applied the gradient of its own samples, which nobody averaged",
+    "sum": "it applied the sum of the gradients of all ranks, where their mean is that of the whole batch",
+    "same samples": "it computed on the samples of rank 0, not on its own",
+    "no update": "it did not move",
+    None: "what it applied is neither its own gradient, nor the sum, nor that of rank 0's samples",
+}
+"""What a student's program did wrong, as a clause."""
 
 
 def page(result: SgdResult) -> Page:
@@ -40,11 +50,25 @@ def page(result: SgdResult) -> Page:
 
 
 def _subject(result: SgdResult) -> str:
+    if result.program is not None:
+        return _verdict(result.program, result.ranks)
     if result.differ or result.apart > 0:
         return f"Without {result.without}, the replicas part"
     if result.batch == result.samples:
         return "A full batch walks straight to the optimum"
     return f"With {result.batch:,} samples per update, the path wanders"
+
+
+def _verdict(check: ProgramCheck, ranks: int) -> str:
+    if check.update is None:
+        return f"{check.program} is right: each of {ranks} ranks walks the path of one with the whole batch"
+    place = "begins elsewhere" if check.update == 0 else f"leaves the path at update {check.update:,}"
+    return f"{check.program} is wrong: rank {check.rank} {place}"
+
+
+def reason(check: ProgramCheck) -> str:
+    """What a program that is wrong does, as a sentence."""
+    return f"What rank {check.rank} did there: {FAULTS[check.fault]}."
 
 
 def _path(result: SgdResult) -> Block:
@@ -80,6 +104,11 @@ def _path(result: SgdResult) -> Block:
 
 
 def _lead(result: SgdResult) -> str:
+    if result.without == "broadcast":
+        return (
+            "The ranks apply the same averaged gradient from different starts. It is zero where the mean of their "
+            "lines is the optimum, so each stops beside it, and the loss of rank 0 stays above that of the noise."
+        )
     if result.batch == result.samples:
         return (
             "Every update uses all samples, so the gradient is exact: the offset is right after one update, and the "
@@ -163,7 +192,7 @@ def _losses(result: SgdResult) -> Chart:
     noise = alt.Chart(data([{"loss": 1 / 12}])).mark_rule(color=QUIET, strokeDash=[4, 3]).encode(y="loss:Q")
     return Chart(
         slug="loss",
-        title="The loss, over all samples",
+        title="The loss, over all samples" + (", of rank 0" if result.ranks > 1 else ""),
         caption="Dashed: 1/12, the variance of noise that is uniform in ±0.5. No line can do better on average.",
         height_px=200,
         spec=spec(alt.layer(noise, curve, dot).add_params(_moment(result))),
@@ -187,9 +216,10 @@ def _fit(result: SgdResult) -> Block:
     chart = Chart(
         slug="fit",
         title="The samples and the line",
-        caption=f"Each of the {len(cloud):,} dots stands for {every:,} of the samples."
-        if every > 1
-        else "All samples.",
+        caption=(
+            f"Each of the {len(cloud):,} dots stands for {every:,} of the samples." if every > 1 else "All samples."
+        )
+        + (" The line is that of rank 0." if result.ranks > 1 else ""),
         height_px=280,
         spec=spec(alt.layer(dots, fit.encode(x=x, y=y)).add_params(_moment(result))),
     )
@@ -199,16 +229,12 @@ def _fit(result: SgdResult) -> Block:
 
 def _ranks(result: SgdResult) -> Block:
     parts: list[Part] = []
+    if result.program is not None and result.program.update is not None:
+        parts.append(Notice(title="What is wrong", items=[reason(result.program)]))
     if result.differ or result.apart > 0:
-        named = ", ".join(f"rank {rank}" for rank in result.differ) or "no rank"
         parts.append(
             Notice(
-                title="The replica check names what happened",
-                items=[
-                    f"Different parameters than most: {named}.",
-                    f"At the end two ranks are {result.apart:.3f} apart in slope and offset.",
-                ],
-                bad=True,
+                title="The replica check names what happened", items=[*_differences(result), _cause(result)], bad=True
             )
         )
     rows = [
@@ -222,28 +248,52 @@ def _ranks(result: SgdResult) -> Block:
         for rank in result.by_rank
         for one in rank.gradient[:1]
     ]
-    mean = np.mean([rank.gradient[0] for rank in result.by_rank], axis=0)
-    rows.append(["their mean", f"{mean[0]:+.4f}", f"{mean[1]:+.4f}", "", ""])
-    columns = ["", "By the slope", "By the offset", "New slope", "New offset"]
-    parts.append(Table(caption="The first update: each rank's own gradient", columns=columns, rows=rows))
+    if len(rows) == result.ranks:
+        mean = np.mean([rank.gradient[0] for rank in result.by_rank], axis=0)
+        rows.append(["their mean", f"{mean[0]:+.4f}", f"{mean[1]:+.4f}", "", ""])
+        columns = ["", "By the slope", "By the offset", "New slope", "New offset"]
+        parts.append(Table(caption="The first update: each rank's own gradient", columns=columns, rows=rows))
     each = result.batch // result.ranks
     parts.append(Text(text=f"Each rank computes on {counted(each, 'sample')} of its own per update.", quiet=True))
     return Block(title="The ranks", lead=_ranks_lead(result), parts=parts)
+
+
+def _differences(result: SgdResult) -> list[str]:
+    return [
+        f"Rank {one.rank}: from update {one.step} on its {one.tensor} is not that of rank 0."
+        for one in result.differences
+    ] or ["It names no rank."]
+
+
+def _cause(result: SgdResult) -> str:
+    """What the paths show: ranks that began apart and move alike, or that began together and part."""
+    begins = [(rank.path[0].slope, rank.path[0].offset) for rank in result.by_rank]
+    began = max(math.dist(one, other) for one in begins for other in begins)
+    if began == 0:
+        return (
+            f"They began with the same line and are {result.apart:.3f} apart at the end: each applied a gradient of "
+            "its own, which nobody averaged."
+        )
+    return (
+        f"They were {began:.3f} apart before the first update and are {result.apart:.3f} apart at the end: the first "
+        "parameters were not broadcast."
+    )
 
 
 def _ranks_lead(result: SgdResult) -> str:
     if result.without == "broadcast":
         return (
             "Each rank began with its own line. They apply the same gradient, so the distance between them stays as it "
-            "was at the start: each converges to nothing in particular."
+            "was at the start. The mean of their lines goes to the optimum; no rank does."
         )
     if result.without == "average":
         return (
             "Each rank follows its own gradient: they train different models on parts of the data, and nothing fails."
         )
+    path = "is" if result.program is None else "must be"
     return (
         "Each rank has its own part of the batch, and so its own gradient. The mean of equal parts is the gradient of "
-        "the whole batch: the path is that of one rank with all of it, and the same on each to the last bit."
+        f"the whole batch: the path {path} that of one rank with all of it, and the same on each to the last bit."
     )
 
 
@@ -252,6 +302,7 @@ def _exercises() -> Block:
         "Run the lab with --batch 1000, 100 and 1. Which path is the shortest, which the fastest per sample?",
         "Halve and double --rate. From which rate on does a full batch no longer converge, and why is it 1?",
         "Run it with -n 2, and again --without broadcast, and --without average. What does the loss curve tell?",
+        "Write the program yourself, with DistributedDataParallel, and have it checked: -n 2 --program FILE.",
         "With -n 2 --share weak each rank has a whole batch. What is the same as with twice the --batch on one rank?",
     ]
     return Block(title="Exercises", lead="Guess first, then run.", parts=[Points(items=items)])

@@ -5,11 +5,16 @@ horovodrun -np 2 python sgd_horovod.py DATA.npz OUT --batch 50 --epochs 150
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
-import horovod.torch as hvd
 import numpy as np
 import torch
+
+try:
+    import horovod.torch as hvd
+except ImportError:
+    sys.exit("Horovod is not installed for this Python; sgd_ddp.py is the same training with torch alone")
 
 
 def main() -> None:
