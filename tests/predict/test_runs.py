@@ -72,11 +72,29 @@ def calibration() -> Calibration:
     return calibrate([run_of(trained(1)), run_of(trained(2))])
 
 
+def probe() -> Probe:
+    times = {size: [all_reduce_s(2, size)] * 20 for size in (1024, 65_536, 1 << 20, 1 << 24)}
+    answer = AllreduceAnswer(
+        schema=tag("allreduce"),
+        ranks=2,
+        backend="gloo",
+        device="cpu",
+        results=[Repetitions(size_bytes=size, times_s=some) for size, some in times.items()],
+    )
+    return Probe(run="probe", answer=answer, hosts=2)
+
+
+@pytest.fixture(scope="module")
+def probed() -> Calibration:
+    return calibrate([run_of(trained(1)), run_of(trained(2))], [probe()])
+
+
 @pytest.mark.parametrize("ranks", [4, 8, 16])
-def test_larger_sizes_are_those_of_the_simulation(calibration: Calibration, ranks: int) -> None:
-    size = forecast(calibration, ranks).predictions[0]
+def test_larger_sizes_are_those_of_the_simulation(calibration: Calibration, probed: Calibration, ranks: int) -> None:
+    size = forecast(probed, ranks).predictions[0]
     assert size.step_s.value == pytest.approx(truth_s(ranks), rel=0.03)
     assert size.step_s.includes(truth_s(ranks))
+    assert forecast(calibration, ranks).predictions[0].step_s.includes(truth_s(ranks))
     assert sum(size.terms.values()) == pytest.approx(size.step_s.value)
     assert size.throughput.value == pytest.approx(32 * ranks / size.step_s.value, rel=1e-6)
     assert size.efficiency.value == pytest.approx(size.speedup.value / ranks)
@@ -90,16 +108,7 @@ def test_intervals_widen_with_distance_and_sizes_stay_in_order(calibration: Cali
     assert sizes[-1].extrapolation == 8192
 
 
-def test_links_are_found_and_a_probe_narrows_the_latency(calibration: Calibration) -> None:
-    times = {size: [all_reduce_s(2, size)] * 20 for size in (1024, 65_536, 1 << 20, 1 << 24)}
-    answer = AllreduceAnswer(
-        schema=tag("allreduce"),
-        ranks=2,
-        backend="gloo",
-        device="cpu",
-        results=[Repetitions(size_bytes=size, times_s=some) for size, some in times.items()],
-    )
-    probed = calibrate([run_of(trained(2))], [Probe(run="probe", answer=answer, hosts=2)])
+def test_links_are_found_and_a_probe_narrows_the_latency(calibration: Calibration, probed: Calibration) -> None:
     assert 1 / np.median(probed.parameters["network time per byte"]) == pytest.approx(BYTES_PER_S, rel=0.02)
     assert np.median(probed.parameters["network latency"]) == pytest.approx(ALPHA_S, rel=0.05)
     widths = [
@@ -133,6 +142,38 @@ def test_a_stated_link_replaces_nothing_but_what_is_between_hosts() -> None:
     step_s = stated.predictions[0].step_s
     assert step_s.includes(truth_s(8))
     assert any(one.source == "stated" and one.state == "assumed" for one in stated.parameters)
+
+
+def test_a_stated_latency_leaves_the_step_that_was_measured(calibration: Calibration) -> None:
+    stated = calibrate([run_of(trained(1)), run_of(trained(2))], stated=Stated(latency_s=8e-4))
+    same = forecast(stated, 2).predictions[0].step_s.value
+    assert same == pytest.approx(forecast(calibration, 2).predictions[0].step_s.value, rel=0.015)
+    assert forecast(stated, 16).predictions[0].step_s.value > forecast(calibration, 16).predictions[0].step_s.value
+
+
+def test_hops_that_were_not_measured_are_scaled_by_the_table_of_nccl() -> None:
+    one_host = calibrate([run_of(trained(2), hosts=1, backend="nccl")], stated=Stated(link_bytes_per_s=BYTES_PER_S))
+    between = one_host.parameters.by_name["network latency"]
+    ratio = one_host.parameters["local latency"] / between.draws
+    assert between.state == "assumed"
+    assert "tuning.cc" in between.source
+    assert 0.2 < np.median(ratio) < 0.65
+    several = calibrate([run_of(trained(2), backend="nccl")])
+    ratio = several.parameters["local latency"] / several.parameters["network latency"]
+    assert 0.2 < ratio.min() < ratio.max() < 0.65
+
+
+def test_ranks_that_share_a_host_compute_as_long_as_they_were_measured_to() -> None:
+    roomy = run_of(trained(2), hosts=1)
+    longer_s = 0.5 * roomy.work_s
+    crowded = replace(roomy, work_s=roomy.work_s + longer_s, walls_s=roomy.walls_s + longer_s.max(axis=1))
+    fit = calibrate([run_of(trained(1)), crowded])
+    job = replace(fit.job, ranks=1, hosts=1)
+    alone, together = (float(np.median(step_terms(one, fit)["compute"])) for one in (job, fit.job))
+    assert together == pytest.approx(1.5 * alone, rel=0.02)
+    assert alone == pytest.approx(FORWARD_S + BACKWARD_S + 0.002, rel=0.02)
+    result = runs._result("program", fit, (), Request(ranks=(8,), ranks_per_host=8))
+    assert any("8 ranks per host" in note for note in result.notes)
 
 
 def test_algorithms_that_the_data_cannot_tell_apart_are_bracketed() -> None:

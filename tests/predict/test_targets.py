@@ -52,6 +52,18 @@ def test_steps_and_what_is_once_per_epoch_make_the_epoch(run: AlignedRun) -> Non
     assert notes == []
 
 
+def test_a_checkpoint_counts_once(run: AlignedRun) -> None:
+    checkpoint = Periodic(seconds=np.full(400, 2.0), ranks=2, division="serial")
+
+    def time_s(**stated: float) -> float | None:
+        (one,), _ = forecast_targets([size(2)], {"checkpoint": checkpoint}, [run], TargetRequest(epochs=30, **stated))
+        return one.time_s.value
+
+    assert time_s() == pytest.approx(30 * (5 + 2), rel=0.005)  # once per epoch, as in the runs
+    assert time_s(checkpoint_s=2, checkpoint_every_s=5) == pytest.approx(30 * (5 + 2), rel=0.005)
+    assert time_s(checkpoint_s=2, checkpoint_every_s=10) == pytest.approx(30 * (5 + 1), rel=0.005)
+
+
 def test_an_accuracy_at_the_batch_that_reached_it(run: AlignedRun) -> None:
     request = TargetRequest(accuracy=0.15, price=Price(per_hour=3600.0))
     forecasts, notes = forecast_targets([size(2), size(8)], {}, [run], request)

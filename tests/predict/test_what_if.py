@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.predict.test_runs import BYTES_PER_S, FORWARD_S, STEPS, loaded, run_of, trained
+from tests.predict.test_runs import BACKWARD_S, BYTES_PER_S, FORWARD_S, STEPS, loaded, probe, run_of, trained
 from tests.replay.oracle import simulate
 
 from allpull.errors import BadInput, UnknownName
@@ -20,7 +20,7 @@ from allpull.schema.forecast import WhatIf
 
 @pytest.fixture(scope="module")
 def calibration() -> Calibration:
-    return calibrate([run_of(trained(1)), run_of(trained(2))])
+    return calibrate([run_of(trained(1)), run_of(trained(2))], [probe()])
 
 
 def base(calibration: Calibration, ranks: int = 8) -> forecasts.Forecast:
@@ -55,7 +55,7 @@ def test_gradients_of_half_the_bytes_are_a_link_of_twice_the_rate(calibration: C
 def test_a_slow_rank_is_removed_from_a_run_that_had_one() -> None:
     slow = np.array([0.0, 0.0, 0.05, 0.0])
     four = [run_of(trained(4, seed=5) if not late else _with_slow(slow)) for late in (False, True)]
-    healthy, ill = (calibrate([one]) for one in four)
+    healthy, ill = (calibrate([one], [probe()]) for one in four)
     repaired = after("slow-rank=removed", ill)
     assert repaired.change_s["lateness"] + repaired.change_s["compute"] == pytest.approx(-0.05, rel=0.1)
     assert repaired.step_s.value == pytest.approx(forecasts.interval(base(healthy).step_s).value, rel=0.03)
@@ -103,6 +103,7 @@ def test_accumulation_computes_more_per_exchange(calibration: Calibration) -> No
     more = after("accumulation=4", calibration)
     assert more.throughput.value > 8 * 32 / forecasts.interval(base(calibration).step_s).value
     assert more.change_s["exchange"] == pytest.approx(0.0, abs=1e-3)
+    assert more.change_s["compute"] == pytest.approx(3 * (FORWARD_S + BACKWARD_S), rel=0.02)  # one optimizer step
 
 
 def test_changes_in_one_option_are_made_together(calibration: Calibration) -> None:

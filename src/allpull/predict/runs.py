@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,19 +14,22 @@ from allpull.errors import BadInput
 from allpull.predict import forecast as forecasts
 from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
 from allpull.predict.calibration.fit import calibrate
-from allpull.predict.calibration.input import with_input
+from allpull.predict.calibration.input import free_bytes, with_input
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun, measure
+from allpull.predict.calibration.mixed import difference
 from allpull.predict.calibration.step import INPUT
 from allpull.predict.job import Job
 from allpull.predict.targets import TargetRequest, forecast_targets
+from allpull.predict.terms.input import WAITED
 from allpull.predict.what_if import parsed, waterfall
 from allpull.schema.base import tag
 from allpull.schema.forecast import ForecastResult, NextMeasurement
 from allpull.schema.probed import LoaderResult, StorageResult
 from allpull.schema.target import TargetForecast
-from allpull.units import counted, percent
+from allpull.units import counted, percent, show_time
 
 MOST_RANKS = 10_000_000
+FEW_HOSTS = 16  # that one switch serves in most clusters
 NOTED_ERROR = 0.03  # of a step: the error that a forecast of a rehearsed cluster may have
 
 
@@ -70,10 +74,15 @@ def forecast_runs(runs: Sequence[AlignedRun], probes: Sequence[Probe], request: 
         return _refusal(name, f"the runs are of several programs: {mixed}")
     try:
         measured = _one_batch([measure(run) for run in trained], request)
+        several = difference(trained, measured, probes)
+        if several is not None:
+            return _refusal(name, several)
         used, held_back = _split(measured, request.calibrate)
         calibration = calibrate(used, probes, request.stated)
         is_own = trained[0].data.record.kind == "train"
-        calibration = with_input(calibration, request.loader, request.storage, is_own_loader=is_own)
+        calibration = with_input(
+            calibration, request.loader, request.storage, is_own_loader=is_own, free_bytes=free_bytes(trained)
+        )
     except CannotCalibrate as error:
         return _refusal(name, error.message)
     kept = {run.run for run in used}
@@ -100,7 +109,7 @@ def _check(request: Request) -> None:
     if request.batch is not None and request.global_batch is not None:
         raise BadInput("--batch and --global-batch say the same twice", hint="give one of them")
     for name, value in (("batch", request.batch), ("global-batch", request.global_batch)):
-        if value is not None and value <= 0:
+        if value is not None and not 0 < value < math.inf:
             raise BadInput(f"--{name}: a batch has at least one sample")
     if request.storage is not None and request.loader is None:
         raise BadInput(
@@ -157,17 +166,16 @@ def _result(
     request: Request,
     runs: Sequence[AlignedRun] = (),
 ) -> ForecastResult:
-    made, refused = [], []
+    made, refused, missing = [], [], None
     for job in _jobs(calibration, held_back, request):
         reason = forecasts.refusal(job, calibration)
         if reason is None:
             made.append(forecasts.forecast(job, calibration, held_back))
         else:
             refused.append(forecasts.refused(job, reason))
+            missing = _missing(job, calibration)
     nothing = "; ".join(dict.fromkeys(one.reason for one in refused))
-    measurement = forecasts.next_measurement(made, calibration)
-    if measurement is None and refused:
-        measurement = _missing(refused[-1].hosts, calibration)
+    measurement = forecasts.next_measurement(made, calibration) or missing
     targets: list[TargetForecast] = []
     notes = [*_notes(calibration), *_beyond(made, calibration)]
     if made and request.target is not None:
@@ -190,16 +198,26 @@ def _result(
     )
 
 
-def _missing(hosts: int, calibration: Calibration) -> NextMeasurement | None:
-    """What would answer a refused size: a run that exchanges gradients where the size would."""
+def _missing(job: Job, calibration: Calibration) -> NextMeasurement:
+    """What would answer a refused ``job``: a run of its batch, or one that exchanges gradients where it would."""
+    if calibration.compute.refusal(job.batch) is not None:
+        return NextMeasurement(parameter="compute", command="the same training with that batch per rank", share=1.0)
     if not calibration.job.bucket_bytes:
         return NextMeasurement(parameter="exchange", command="the same training on 2 ranks", share=1.0)
-    where = "2 hosts" if hosts > 1 else "2 ranks of one host"
+    where = "2 hosts" if job.hosts > 1 else "2 ranks of one host"
     return NextMeasurement(parameter="exchange", command=f"the same training on {where}", share=1.0)
 
 
 def _beyond(made: Sequence[forecasts.Forecast], calibration: Calibration) -> Iterator[str]:
     """The limits of input that sizes go beyond, and that no probe reached."""
+    yield from _unseen_network(made, calibration)
+    fullest = max(run.ranks_per_host for run in calibration.runs)
+    most = max((one.job.ranks_per_host for one in made), default=0)
+    if most > fullest:
+        yield (
+            f"{counted(most, 'rank')} per host share its CPUs, memory and links to accelerators more than the "
+            f"{fullest:,} that were measured: compute may take longer"
+        )
     limits = calibration.input
     for one in made if limits is not None else ():
         assert limits is not None
@@ -209,6 +227,25 @@ def _beyond(made: Sequence[forecasts.Forecast], calibration: Calibration) -> Ite
         demand = job.batch * job.ranks_per_host / float(np.median(busy_s))
         for name in limits.unmeasured(demand, job.hosts, workers):
             yield (f"{counted(job.ranks, 'rank')} demand more of {name} than was ever measured, which may be the limit")
+        first, later = (
+            float(np.median(limits.seconds(job.batch * job.ranks_per_host, job.hosts, workers, first_epoch=first)))
+            for first in (True, False)
+        )
+        longer_s = first - max(later, float(np.median(busy_s)))
+        if longer_s > WAITED * float(np.median(one.step_s)):
+            yield (
+                f"{counted(job.ranks, 'rank')} read their first epoch from storage: its steps take "
+                f"{show_time(longer_s)} longer than those of later epochs, which the page cache serves"
+            )
+
+
+def _unseen_network(made: Sequence[forecasts.Forecast], calibration: Calibration) -> Iterator[str]:
+    """Where a forecast leaves the hosts whose network was used: upper tiers of switches may be slower."""
+    used = max([run.hosts for run in calibration.runs] + [one.hosts for one in calibration.probes])
+    most = max((one.job.hosts for one in made), default=0)
+    if most > max(used, 1) and most > FEW_HOSTS:
+        unseen = f"which {used:,} hosts do not show" if used > 1 else "which no run used"
+        yield f"{most:,} hosts keep their link rate here: a slower upper tier of the network, {unseen}, is not in it"
 
 
 def _notes(calibration: Calibration) -> Iterator[str]:
@@ -217,6 +254,12 @@ def _notes(calibration: Calibration) -> Iterator[str]:
     if calibration.error > NOTED_ERROR:
         by = percent(calibration.error, 1)
         yield f"the model misses the runs that it was fitted to by {by}: intervals include it"
+    evaluation = calibration.events.get("evaluation")
+    if evaluation is not None and not evaluation.is_certain:
+        yield (
+            f"evaluation: how ranks divide it is not seen on {counted(evaluation.ranks, 'rank')}, and it counts as "
+            f"{evaluation.division}; --what-if evaluation=parallel or serial gives the other"
+        )
     if len({run.ranks for run in calibration.runs}) == 1:
         yield "one number of ranks does not show how anything grows: the growth is that of the model"
     if not calibration.largest.complete:

@@ -74,8 +74,9 @@ def published_target(name: str) -> Target:
 class Checkpoints:
     """How a job survives an interruption.
 
-    ``write_s``: what writing a checkpoint takes, None where it is not known; ``in_epoch``: the time of an epoch has it
-    already. ``interval_s``: work between two, None for the best; ``restart_s``: from an interruption to the first step.
+    ``write_s``: what writing a checkpoint takes, None where it is not known; ``in_epoch``: the job writes them once per
+    epoch, and the time of an epoch has it already. ``interval_s``: work between two otherwise, None for the best;
+    ``restart_s``: from an interruption to the first step.
     """
 
     write_s: Number | None = None
@@ -88,7 +89,6 @@ class Checkpoints:
 class Operation:
     """How the machine runs a job besides its steps; a ``failure_rate`` of None is the published anchor."""
 
-    start_s: Number = 0.0
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
     failure_rate: FailureRate | None = None
     power: Power | None = None
@@ -143,12 +143,14 @@ class _Training:
     def interval_s(self) -> Number | None:
         """Work between two checkpoints; None where neither that nor the time of writing one is known."""
         checkpoints = self.operation.checkpoints
+        if checkpoints.in_epoch:
+            return self.epoch_s
         if checkpoints.interval_s is not None or checkpoints.write_s is None:
             return checkpoints.interval_s
         return failures.optimal_interval_s(checkpoints.write_s, self.between_s)
 
     def work_s(self, epochs: Number) -> Floats:
-        return np.asarray(self.operation.start_s + np.asarray(epochs) * self.epoch_s)
+        return np.asarray(np.asarray(epochs) * self.epoch_s)
 
     def time_s(self, epochs: Number) -> Floats:
         checkpoints, interval_s = self.operation.checkpoints, self.interval_s

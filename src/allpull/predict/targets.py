@@ -82,24 +82,30 @@ def forecast_targets(
     samples, notes = _samples(target, made, request)
     if samples is None:
         return [], notes
-    operation = _operation(runs, request)
+    operation = _operation(runs, events, request)
+    in_epoch = dict(events)
+    if not operation.checkpoints.in_epoch:
+        in_epoch.pop("checkpoint", None)  # it would count beside those of the interval
     forecasts = []
     for one in made:
         rng = np.random.default_rng(SEED)  # the same recipe, and day, in every draw of every size
         steps = math.ceil(samples / one.job.global_batch)
-        epoch_s = np.sum(list(epoch(one.terms, steps, dict(events), one.job.ranks).values()), axis=0)
+        epoch_s = np.sum(list(epoch(one.terms, steps, in_epoch, one.job.ranks).values()), axis=0)
         forecasts.append(forecast_target(_another_day(epoch_s, rng), one.job, target, operation, rng))
     is_risky = any((one.interruptions.chance.high or 0) >= NOTED_CHANCE for one in forecasts)
     notes += [*target.notes, *_notes(events, operation), *(_risks(operation) if is_risky else ())]
     return [one.model_copy(update={"notes": []}) for one in forecasts], notes
 
 
-def _operation(runs: Sequence[AlignedRun], request: TargetRequest) -> Operation:
+def _operation(runs: Sequence[AlignedRun], events: Mapping[str, Periodic], request: TargetRequest) -> Operation:
+    """The machine, and checkpoints once per epoch as the runs wrote them, unless others are stated."""
+    is_stated = request.checkpoint_s is not None or request.checkpoint_every_s is not None
     operation = Operation(
         checkpoints=Checkpoints(
             write_s=checkpoint_s(runs) if request.checkpoint_s is None else request.checkpoint_s,
             interval_s=request.checkpoint_every_s,
             restart_s=request.restart_s,
+            in_epoch="checkpoint" in events and not is_stated,
         ),
         failure_rate=request.failure_rate,
         price=request.price,
@@ -149,6 +155,8 @@ def _notes(events: Mapping[str, Periodic], operation: Operation) -> Iterator[str
 
 
 def _risks(operation: Operation) -> Iterator[str]:
+    if operation.checkpoints.in_epoch:
+        yield "checkpoints are written once per epoch, as in the runs; --checkpoint-every states another interval"
     if operation.failure_rate is None:
         yield "interruptions: the published rate of 16,384 H100 (Llama Team 2024); state that of your site, --failures"
     if operation.checkpoints.write_s is None and operation.checkpoints.interval_s is None:

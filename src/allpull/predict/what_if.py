@@ -219,14 +219,16 @@ def _batch(text: str, job: Job, calibration: Calibration) -> Changed:
 
 
 def _accumulation(text: str, job: Job, calibration: Calibration) -> Changed:
-    """More backward passes per reduction: work grows with them, what is ready before the last gradient does not.
+    """More backward passes per reduction: work grows with them, but for that of the optimizer.
 
-    Of lateness, what is random grows with the root of the number of passes, what a slow rank adds with the number.
+    What is ready before the last gradient does not grow. Of lateness, what is random grows with the root of the number
+    of passes, what a slow rank adds with the number.
     """
     times = _count(text)
     compute = calibration.compute
+    once_s = float(calibration.largest.optimizer_s.mean())
     longer = Compute(
-        fixed_s=compute.fixed_s * times,
+        fixed_s=compute.fixed_s * times - once_s * (times - 1),
         s_per_sample=compute.s_per_sample,
         batches=tuple(one * times for one in compute.batches),
     )

@@ -171,3 +171,14 @@ def test_what_ifs_of_input() -> None:
 def test_storage_alone_does_not_know_the_bytes_of_a_sample() -> None:
     with pytest.raises(BadInput, match="how many bytes a sample has"):
         forecast_runs([], [], Request(ranks=(4,), storage=storage({1: 1e9})))
+
+
+def test_memory_of_hosts_serves_what_fits_into_it() -> None:
+    base = replace(calibrated({1: 1e9, 2: 1e9}), input=None)  # 1 GB of files, as the loader probe counts them
+    waits_s = [
+        step(with_input(base, SWEEP, storage({1: 1e9, 2: 1e9}), is_own_loader=True, free_bytes=free), 256)["input"]
+        for free in (0.0, 1e8, 1e10)
+    ]
+    assert waits_s == sorted(waits_s, reverse=True)
+    assert waits_s[0] > 10 * waits_s[-1]
+    assert waits_s[0] == pytest.approx(step(calibrated({1: 1e9, 2: 1e9}), 256)["input"], rel=0.05)

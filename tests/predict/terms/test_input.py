@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,8 @@ def test_caches_of_more_hosts_hold_more_of_the_data() -> None:
     # memory adds up: 4 hosts hold all of it, and storage is no limit any more (super-linear speed-up)
     storage = hard(shared=exactly(1e9), cache_bytes=64e9, dataset_bytes=256e9)
     assert [storage.cached_share(hosts) for hosts in (1, 2, 4, 8)] == [0.25, 0.5, 1.0, 1.0]
+    dealt = replace(storage, is_dealt=np.array([True, False]))
+    assert dealt.cached_share(4).tolist() == [0.25, 1.0]  # in each epoch a host reads other samples than it keeps
     assert np.isinf(storage.rate(4, None)).all()
     assert np.isfinite(storage.rate(4, None, first_epoch=True)).all()
 
@@ -79,11 +83,6 @@ def test_hal_read_a_demand_and_no_limit_so_128_gpus_are_between_no_limit_and_tha
     assert worst * 0.7 < at_128.max() <= worst
     assert hal.unmeasured(samples / 0.406, 32, None) == ("shared storage",)
     assert hal.unmeasured(samples / 0.406, 16, None) == ()
-
-
-@pytest.mark.parametrize(("waited", "is_bound"), [(0.001, True), (0.3, False)])
-def test_a_run_that_does_not_wait_shows_a_demand(waited: float, is_bound: bool) -> None:
-    assert terms.of_run(5000.0, waited, DRAWS, rng()).is_bound == is_bound
 
 
 def test_nothing_known_limits_nothing() -> None:

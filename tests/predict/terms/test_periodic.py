@@ -16,9 +16,10 @@ def rng() -> np.random.Generator:
 
 
 def event(by_rank_s: list[list[float]]) -> Periodic:
-    fitted = periodic.fitted(np.array(by_rank_s), DRAWS, rng())
-    assert fitted is not None
-    return fitted
+    seconds = np.array(by_rank_s)
+    division, is_certain = periodic.division(seconds)
+    longest = periodic.resampled_mean(seconds.max(axis=1), DRAWS, rng())
+    return Periodic(seconds=longest, ranks=seconds.shape[1], division=division, is_certain=is_certain)
 
 
 def total(terms: dict[str, Floats]) -> float:
@@ -35,18 +36,16 @@ def test_a_serial_evaluation_limits_an_epoch_as_amdahl_has_it() -> None:
     assert times[0] / times[2] < 650.1 / 10.1
 
 
-def test_a_sharded_evaluation_is_shared_by_more_ranks_but_not_below_one_batch() -> None:
+def test_a_sharded_evaluation_is_shared_by_more_ranks() -> None:
     sharded = event([[5.0, 4.9], [5.1, 5.0]])
     assert sharded.division == "sharded"
-    assert np.median(sharded.once(16)) == pytest.approx(5.05 / 8, rel=0.02)
-    floor = Periodic(seconds=np.full(DRAWS, 5.0), ranks=2, division="sharded", least_s=0.5)
-    assert floor.once(1000) == pytest.approx(np.full(DRAWS, 0.5))
+    assert np.median(sharded.on(16)) == pytest.approx(5.05 / 8, rel=0.02)
 
 
 def test_dividing_the_work_and_back_changes_nothing() -> None:
     serial = event([[8.0, 0.0, 0.0, 0.0]])
-    assert serial.divided("sharded").once(4) == pytest.approx(serial.seconds / 4)
-    assert serial.divided("sharded").divided("serial").once(64) == pytest.approx(serial.seconds)
+    assert serial.divided("sharded").on(4) == pytest.approx(serial.seconds / 4)
+    assert serial.divided("sharded").divided("serial").on(64) == pytest.approx(serial.seconds)
 
 
 def test_on_one_rank_division_cannot_be_seen() -> None:
@@ -55,8 +54,6 @@ def test_on_one_rank_division_cannot_be_seen() -> None:
 
 
 def test_what_never_happens_takes_no_time() -> None:
-    assert periodic.fitted(np.zeros((0, 4)), DRAWS, rng()) is None
-    assert periodic.fitted(np.zeros((3, 4)), DRAWS, rng()) is None
     step = {"compute": np.full(DRAWS, 0.1)}
     assert total(periodic.epoch(step, 10, {}, 4)) == pytest.approx(1.0)
 
@@ -66,8 +63,3 @@ def test_few_events_have_some_spread_and_many_their_own() -> None:
     assert one.std() / 2 == pytest.approx(periodic.LEAST_SPREAD, rel=0.1)
     many = periodic.resampled_mean(rng().exponential(1.0, 25), 4000, rng())
     assert many.std() == pytest.approx(0.2, rel=0.4)
-
-
-@pytest.mark.parametrize("ranks", [1, 2, 8, 1024])
-def test_a_start_never_shortens_with_ranks(ranks: int) -> None:
-    assert (periodic.job_start(np.full(DRAWS, 9.0), 2, ranks, 0.5) >= 9.0).all()

@@ -41,15 +41,6 @@ class IoSeries:
     ranks: Times
     left_out: tuple[str, ...]
 
-    def storage_share(self) -> Floats:
-        """Bytes that came from storage ÷ bytes read, the rest being cached; NaN where nothing was read.
-
-        Above 1 where storage is read ahead, or through mapped files, which no system call reads.
-        """
-        read, stored = self.per_s["read_bytes"], self.per_s["storage_read_bytes"]
-        share: Floats = np.divide(stored, read, out=np.full(read.shape, np.nan), where=read > 0)
-        return share
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochEnergy:

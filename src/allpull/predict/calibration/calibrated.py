@@ -43,6 +43,8 @@ class Calibration:
     of all ranks; ``balanced_lead_s``: before that of a usual rank. ``algorithms``: those that the data cannot tell
     apart, and ``algorithm`` (draws,) which of them each draw has. ``known_links``: whose rate is known. ``error``: how
     far the model is from the measured steps it was fitted to, relative. ``events``: what happens once per epoch.
+    ``crowding``: ranks per host → work of a rank over that in ``largest``, (draws,): ranks of a host share its memory,
+    and without accelerators its CPUs.
     """
 
     job: Job
@@ -59,5 +61,6 @@ class Calibration:
     known_links: frozenset[str]
     error: float = 0.0
     events: Mapping[str, Periodic] = field(default_factory=dict)
+    crowding: Mapping[int, Floats] = field(default_factory=dict)
     input: Input | None = None
     notes: tuple[str, ...] = ()

@@ -26,6 +26,8 @@ from allpull.predict.terms.lateness import fitted as fitted_lateness
 SEED = 0
 LOOKS = 32  # steps of each draw on which the overlap of buckets is computed
 MOST_LATENCY_S = 1e-4  # of a hop between hosts in one data centre, by TCP
+MOST_ERROR = 1 / 3  # of a step of a calibrated run: an interval that allows for it spans a factor of three
+LEAST_WORK_S = 1e-9  # of a step: work is divided by
 REPEAT_SD = 0.0071  # of a step from run to run: the 90 % quantile of how entries of MLPerf repeat
 
 PROBE_NETWORK = "allpull probe allreduce -n {ranks} --set launch.hosts={hosts}"
@@ -57,10 +59,10 @@ def calibrate(
         (run for run in runs if run.per_step), key=lambda run: (run.ranks, run.is_whole_lane), default=largest
     )
     timed = _timed(runs, probes, resamples, draws, rng)
-    exchange = _exchange(timed, with_buckets, draws, rng)
+    latency = None if stated.latency_s is None else links.stated_latency(stated.latency_s, draws, rng)
+    exchange = _exchange(timed, with_buckets, latency, draws, rng)
     looks = rng.permuted(resamples[id(with_buckets)], axis=1)[:, :LOOKS]
-    with_epochs = max((run for run in runs if run.epochs is not None), key=lambda run: run.ranks, default=None)
-    epochs = None if with_epochs is None else with_epochs.epochs
+    epochs = max((run.epochs for run in runs if run.epochs is not None), key=lambda one: one.ranks, default=None)
     fit = Calibration(
         job=Job(
             ranks=largest.ranks,
@@ -88,14 +90,46 @@ def calibrate(
         algorithm=exchange.algorithm,
         known_links=exchange.known_links,
         events={} if epochs is None else events(epochs, draws, rng),
+        crowding=_crowding(runs, largest, resamples),
         notes=tuple(exchange.notes),
     )
-    return _with_stated(_with_error(fit, rng), stated, draws, rng)
+    return _with_local_rate(_with_stated(_with_error(fit, rng), stated, latency, rng), rng)
+
+
+def _with_local_rate(fit: Calibration, rng: np.random.Generator) -> Calibration:
+    """``fit`` with any rate within a host that is at least the one between hosts, where none was measured.
+
+    Algorithms of two levels exchange within hosts as well: without a rate that would cost them nothing.
+    """
+    name, between = f"{LOCAL} time per byte", f"{NETWORK} time per byte"
+    if name in fit.parameters or between not in fit.parameters:
+        return fit
+    parameter = Parameter(
+        name=name,
+        unit="s/byte",
+        draws=rng.uniform(0, 1, fit.algorithm.size) * fit.parameters[between],
+        state="assumed",
+        source="at least the rate between hosts",
+        reason="no run or probe is within one host",
+        measure=PROBE_LOCAL.format(ranks=max(2, fit.largest.ranks // fit.largest.hosts)),
+    )
+    return replace(fit, parameters=Parameters(by_name={**fit.parameters.by_name, name: parameter}))
 
 
 def _with_error(fit: Calibration, rng: np.random.Generator) -> Calibration:
-    """``fit`` with the error of the model on the steps that it was fitted to, which every forecast has as well."""
-    errors = [_error(fit, run) for run in fit.runs if run.batch is not None and run.per_step]
+    """``fit`` with the error of the model on the steps that it was fitted to, which every forecast has as well.
+
+    Raises:
+        CannotCalibrate: it is larger than ``MOST_ERROR`` for one run.
+    """
+    by_run = {run.run: _error(fit, run) for run in fit.runs if run.batch is not None and run.per_step}
+    errors = list(by_run.values())
+    worst = max(by_run, key=lambda run: abs(by_run[run]), default="")
+    if worst and abs(by_run[worst]) > MOST_ERROR:
+        raise CannotCalibrate(
+            f"the runs contradict each other: the model that fits them best misses {worst} by {by_run[worst]:+.0%}",
+            hint="give runs that differ in their ranks and batch alone",
+        )
     error = float(np.sqrt(np.mean(np.square(errors)))) if errors else 0.0
     draws = rng.normal(0, error, fit.algorithm.size)
     parameter = Parameter(
@@ -135,13 +169,30 @@ def _compute(runs: Sequence[MeasuredRun], resamples: Mapping[int, NDArray[np.int
         if run.batch is not None and (run.batch not in by_batch or run.ranks > by_batch[run.batch].ranks):
             by_batch[run.batch] = run
     work = {
-        batch: np.maximum(_mean((run.work_s - run.input_s).mean(axis=1), resamples[id(run)]), 1e-9) * (1 + repeat)
+        batch: np.maximum(_mean((run.work_s - run.input_s).mean(axis=1), resamples[id(run)]), LEAST_WORK_S)
+        * (1 + repeat)
         for batch, run in by_batch.items()
     }
     try:
         return compute.fitted(work)
     except ValueError as error:
         raise CannotCalibrate(str(error)) from error
+
+
+def _crowding(
+    runs: Sequence[MeasuredRun], largest: MeasuredRun, resamples: Mapping[int, NDArray[np.intp]]
+) -> dict[int, Floats]:
+    """Work of a rank by ranks per host, over that in ``largest``, (draws,); of several runs the one with most ranks."""
+
+    def work_s(run: MeasuredRun) -> Floats:
+        return np.maximum(_mean((run.work_s - run.input_s).mean(axis=1), resamples[id(run)]), LEAST_WORK_S)
+
+    fullest = dict[int, MeasuredRun]()
+    for run in sorted(runs, key=lambda one: one.ranks):
+        if run.batch == largest.batch:
+            fullest[run.ranks_per_host] = run
+    fullest[largest.ranks_per_host] = largest
+    return {count: work_s(run) / work_s(largest) for count, run in fullest.items()}
 
 
 def _work(
@@ -225,14 +276,24 @@ class _Exchange:
     notes: list[str]
 
 
-def _exchange(timed: Sequence[Timed], run: MeasuredRun, draws: int, rng: np.random.Generator) -> _Exchange:
-    """The links, and which algorithm each draw has: any of those that explain the all-reduces equally well."""
+def _exchange(
+    timed: Sequence[Timed], run: MeasuredRun, stated_latency: Floats | None, draws: int, rng: np.random.Generator
+) -> _Exchange:
+    """The links, and which algorithm each draw has: any of those that explain the all-reduces equally well.
+
+    ``stated_latency``: of a hop between hosts, with which the rate is fitted.
+    """
     backends = [one.backend for one in timed] or [run.backend]
     candidates = links.algorithms_of(backends)
     by_link = {link: [one for one in timed if one.link == link] for link in (LOCAL, NETWORK)}
-    local_ratio = rng.uniform(0, 1, draws)
+    local_ratio = rng.uniform(*links.local_ratios(backends), draws)
+    known_latency = {NETWORK: stated_latency}
     fits = {
-        name: {link: links.fitted(some, name, local_ratio, rng) for link, some in by_link.items() if some}
+        name: {
+            link: links.fitted(some, name, local_ratio, rng, known_latency.get(link))
+            for link, some in by_link.items()
+            if some
+        }
         for name in candidates
     }
     misfits = {name: sum(one.misfit for one in fits[name].values()) for name in candidates}
@@ -259,7 +320,7 @@ def _exchange(timed: Sequence[Timed], run: MeasuredRun, draws: int, rng: np.rand
                 unit="s",
                 draws=local_ratio * between,
                 state="assumed",
-                source="at most that of a hop between hosts",
+                source=links.ratio_source(backends),
                 reason="no run or probe is within one host",
                 measure=PROBE_LOCAL.format(ranks=max(2, -(-run.ranks // run.hosts))),
             )
@@ -271,9 +332,13 @@ def _exchange(timed: Sequence[Timed], run: MeasuredRun, draws: int, rng: np.rand
     return _Exchange(parameters=found, algorithms=algorithms, algorithm=algorithm, known_links=known, notes=notes)
 
 
-def _with_stated(fit: Calibration, stated: Stated, draws: int, rng: np.random.Generator) -> Calibration:
-    """``fit`` with stated facts in place of what was measured between hosts, and notes on what they replace."""
-    latency = stated.latency_s
+def _with_stated(fit: Calibration, stated: Stated, latency: Floats | None, rng: np.random.Generator) -> Calibration:
+    """``fit`` with stated facts in place of what was measured between hosts, and notes on what they replace.
+
+    ``latency`` (draws,): as stated. Of NCCL, a hop between hosts of which nothing is known takes what one within a host
+    was measured to take, times their ratio in NCCL's table.
+    """
+    draws = fit.algorithm.size
     new: list[Parameter] = []
     if stated.link_bytes_per_s is not None:
         new.append(
@@ -287,20 +352,16 @@ def _with_stated(fit: Calibration, stated: Stated, draws: int, rng: np.random.Ge
                 measure=PROBE_NETWORK.format(ranks=2, hosts=2),
             )
         )
-    has_rate = stated.link_bytes_per_s is not None
-    if latency is not None or (has_rate and f"{NETWORK} latency" not in fit.parameters):
-        known = latency is not None
-        new.append(
-            Parameter(
-                name=f"{NETWORK} latency",
-                unit="s",
-                draws=links.stated_latency(latency, draws, rng) if latency is not None else _any_latency(draws, rng),
-                state="assumed",
-                source="stated" if known else "from RDMA to TCP",
-                reason="a latency is stated; what an all-reduce adds to it is not" if known else "no latency is stated",
-                measure=PROBE_NETWORK.format(ranks=2, hosts=2),
-            )
-        )
+    if latency is not None:
+        new.append(_hop(latency, "stated", "a latency is stated; what an all-reduce adds to it is not"))
+    elif stated.link_bytes_per_s is not None and f"{NETWORK} latency" not in fit.parameters:
+        local = fit.parameters.by_name[f"{LOCAL} latency"]
+        if local.state != "assumed" and {run.backend for run in fit.runs} == {"nccl"}:
+            ratio = rng.uniform(*links.local_ratios(["nccl"]), draws)
+            scaled = np.maximum(local.draws / ratio, links.LEAST_HOP_S[NETWORK])
+            new.append(_hop(scaled, "local latency, by its ratio in NCCL's tuning.cc", "no latency is stated"))
+        else:
+            new.append(_hop(_any_latency(draws, rng), "from RDMA to TCP", "no latency is stated"))
     before = fit.parameters.by_name
     notes = [
         f"{one.name}: what is stated is used, not what {before[one.name].source} measured"
@@ -315,6 +376,19 @@ def _with_stated(fit: Calibration, stated: Stated, draws: int, rng: np.random.Ge
     )
 
 
+def _hop(draws: Floats, source: str, reason: str) -> Parameter:
+    """An assumed latency of a hop between hosts."""
+    return Parameter(
+        name=f"{NETWORK} latency",
+        unit="s",
+        draws=draws,
+        state="assumed",
+        source=source,
+        reason=reason,
+        measure=PROBE_NETWORK.format(ranks=2, hosts=2),
+    )
+
+
 def _any_latency(draws: int, rng: np.random.Generator) -> Floats:
     """A hop between hosts of which nothing is known, (draws,): from RDMA to TCP, evenly in its logarithm."""
-    return np.exp(rng.uniform(math.log(links.LEAST_LATENCY_S), math.log(MOST_LATENCY_S), draws))
+    return np.exp(rng.uniform(math.log(links.LEAST_HOP_S[NETWORK]), math.log(MOST_LATENCY_S), draws))

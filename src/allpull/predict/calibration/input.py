@@ -7,17 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.predict.calibration.calibrated import Calibration
 from allpull.predict.calibration.parameters import Floats, Parameter, Parameters
 from allpull.predict.terms import input as terms
 from allpull.predict.terms.input import Input, Limit
+from allpull.rundir.read.run import RunData
 from allpull.schema.probed import LoaderPoint, LoaderResult, Spread, StorageResult
 
 FROM_MEMORY = ("cached", "memory")
 """States of the files in which storage is no limit."""
 SIDES = 3.29  # standard deviations between the 5 % and the 95 % quantile of a Normal distribution
-
+LEAST_CACHE = 0.5  # of the memory that ranks leave free: other jobs and limits of a container take up to as much
+FORM = 0.5  # of the draws: samples are dealt anew in each epoch, or shards stay with their host
 
 SEED = 18
 MORE_HOSTS = "allpull probe storage DIR on more hosts at once"
@@ -25,21 +29,49 @@ MORE_THREADS = "allpull probe loader with more --threads"
 
 
 def with_input(
-    calibration: Calibration, loader: LoaderResult | None, storage: StorageResult | None, *, is_own_loader: bool
+    calibration: Calibration,
+    loader: LoaderResult | None,
+    storage: StorageResult | None,
+    *,
+    is_own_loader: bool,
+    free_bytes: float | None = None,
 ) -> Calibration:
     """``calibration`` with the limits that probes show; ``is_own_loader``: the training loads as the loader probe does.
 
-    Another program decodes in its own way: then storage alone is taken from the probes.
+    Another program decodes in its own way: then storage alone is taken from the probes. ``free_bytes``: of a host's
+    memory, None: not known, and nothing counts as cached.
     """
-    limits = from_probes(loader, storage, calibration.algorithm.size, np.random.default_rng(SEED))
+    rng = np.random.default_rng(SEED)
+    limits = from_probes(loader, storage, calibration.algorithm.size, rng)
     if limits is None or loader is None:
         return calibration
     if not is_own_loader:
         limits = replace(limits, worker=None, cores=None)
+    samples = calibration.job.samples_per_epoch
+    if samples is not None:
+        limits = replace(limits, dataset_bytes=samples * limits.bytes_per_sample)
+    if free_bytes is not None:
+        draws = limits.sharpness.size
+        cache_bytes = free_bytes * rng.uniform(LEAST_CACHE, 1, draws)
+        limits = replace(limits, cache_bytes=cache_bytes, is_dealt=rng.random(draws) < FORM)
     source = ", ".join(one.run for one in (loader, storage) if one is not None)
     named = {one.name: one for one in _parameters(limits, source)}
     parameters = Parameters(by_name={**calibration.parameters.by_name, **named})
     return replace(calibration, input=limits, parameters=parameters)
+
+
+def free_bytes(runs: Iterable[AlignedRun]) -> float | None:
+    """The least memory of a host that the resident sets of its ranks leave free; None: not recorded."""
+    free = [each for run in runs for each in _free_bytes(run.data)]
+    return max(min(free), 0.0) if free else None
+
+
+def _free_bytes(run: RunData) -> Iterator[float]:
+    largest = run.counters.group_by("host", "rank").agg(pl.col("memory_bytes").max())
+    resident = dict(largest.group_by("host").agg(pl.col("memory_bytes").sum()).iter_rows())
+    for host in run.hosts:
+        if host.memory_bytes is not None:
+            yield float(host.memory_bytes - (resident.get(host.host) or 0))
 
 
 def _parameters(limits: Input, source: str) -> Iterator[Parameter]:
@@ -60,6 +92,15 @@ def _parameters(limits: Input, source: str) -> Iterator[Parameter]:
                 source=source,
                 measure=measure if limit.is_bound else None,
             )
+    if isinstance(limits.cache_bytes, np.ndarray) and (limits.shared is not None or limits.disk is not None):
+        yield Parameter(
+            name="page cache of a host",
+            unit="byte",
+            draws=limits.cache_bytes,
+            state="assumed",
+            reason="how much of the free memory caches files, and whether hosts keep their shards, was not recorded",
+            source="memory of the hosts that their ranks leave free",
+        )
 
 
 def from_probes(

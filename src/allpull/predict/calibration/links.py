@@ -12,7 +12,7 @@ from allpull.analyse.probes.allreduce import misfit_reach, relative_fit
 from allpull.predict.calibration.measured import MeasuredRun
 from allpull.predict.calibration.parameters import Floats, Parameter, State
 from allpull.predict.terms.algorithms import ALGORITHMS, OF_BACKEND
-from allpull.replay.recording.bucket_times import MIXES
+from allpull.replay.recording.bucket_times import BETTER, EXACT_S, MIXES
 from allpull.schema.probes import AllreduceAnswer
 
 LATENCY_QUANTILE = 0.1  # of a probe's repetitions: noise of hosts only adds to a latency
@@ -23,11 +23,20 @@ PAYLOAD = (0.9, 0.9566)  # of a stated line rate: at most TCP's payload, 1448 of
 FILLED_BYTES_PER_S = 25e9 / 8  # a faster link is not surely filled: scaling on it stops to improve (arXiv:2006.10103)
 HOST_SD = 0.01  # of the rate of a link from run to run, as of hosts of one kind
 NORMAL_95 = 1.96  # standard deviations to either side hold 95 %
-LEAST_LATENCY_S = 2.7e-6  # of a hop between hosts: NCCL's tuning.cc, ring, LL, NET
 LEAST_S = 1e-9  # of an all-reduce: times are divided by
+MOST_HOP_S = 1e-3  # of a hop: ten times that of TCP in a data centre, for threads that wait for a CPU
+EQUAL_ERROR = 1 / BETTER  # of the least error: mixes within it explain a run equally well
 MIX_STEP = float(MIXES[1])  # how finely the share of latency in a run's buckets is resolved
+DISTINCT = 1.5  # between ratios of hops to bytes: with less, errors of the times hide a latency
 
 LOCAL, NETWORK = "local", "network"
+LEAST_HOP_S = {LOCAL: 0.6e-6, NETWORK: 2.7e-6}
+"""The quickest hops of NCCL's tuning.cc: ring, LL, over NVLink and over a network."""
+
+NCCL_RATIOS = (0.22, 0.63)
+"""Latency of a hop within a host over that of one between hosts, in NCCL's tuning.cc (ring): 0.6/2.7, 1.9/4 and 3.4/14
+over NVLink with LL, LL128 and Simple, 1/2.7, 2.5/4 and 5.7/14 over PCIe. The table's own times are 18 % off even on
+machines that it was made for (NCCL issue 1154), so that only ratios are used, of what was measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +44,8 @@ class Timed:
     """All-reduces of several sizes on one placement, with their time in each draw.
 
     ``size_bytes`` (sizes,); ``usual_s`` and ``quick_s`` (draws, sizes): the typical time, and the one for latencies.
-    ``is_probe``: repetitions of a probe, which nothing overlaps.
+    ``is_probe``: repetitions of a probe, which nothing overlaps. ``latency_shares`` (draws,) each: the least and the
+    most of all time that may be latency, None: each size was timed.
     """
 
     source: str
@@ -46,6 +56,7 @@ class Timed:
     usual_s: Floats
     quick_s: Floats
     is_probe: bool
+    latency_shares: tuple[Floats, Floats] | None = None
 
     @property
     def link(self) -> str:
@@ -76,7 +87,22 @@ def of_run(run: MeasuredRun, resamples: NDArray[np.intp]) -> Timed:
         usual_s=usual,
         quick_s=quick,
         is_probe=False,
+        latency_shares=None if run.missed_s is None else _latency_shares(run.missed_s, resamples),
     )
+
+
+def _latency_shares(missed_s: Floats, resamples: NDArray[np.intp]) -> tuple[Floats, Floats]:
+    """The least and the most share of latency that explains the ends of the reductions of each draw, (draws,) each.
+
+    All shares whose error is within ``EQUAL_ERROR`` of the least explain them equally well.
+    """
+    steps = missed_s.shape[0]
+    times_drawn = np.zeros((resamples.shape[0], steps))
+    np.add.at(times_drawn, (np.arange(resamples.shape[0])[:, None], resamples), 1 / resamples.shape[1])
+    of_mix = (times_drawn @ missed_s.reshape(steps, -1)).reshape(-1, *missed_s.shape[1:]).min(axis=2)
+    is_equal = of_mix <= EQUAL_ERROR * of_mix.min(axis=1, keepdims=True) + EXACT_S
+    least, most = MIXES[is_equal.argmax(axis=1)], MIXES[::-1][is_equal[:, ::-1].argmax(axis=1)]
+    return np.maximum(least - MIX_STEP / 2, 0.0), np.minimum(most + MIX_STEP / 2, 1.0)
 
 
 def of_probe(run: str, answer: AllreduceAnswer, hosts: int, draws: int, rng: np.random.Generator) -> Timed:
@@ -102,24 +128,42 @@ def algorithms_of(backends: Sequence[str | None]) -> tuple[str, ...]:
     return tuple(name for name in ALGORITHMS if any(name in some for some in known)) or tuple(ALGORITHMS)
 
 
-def fitted(timed: Sequence[Timed], algorithm: str, local_ratio: Floats, rng: np.random.Generator) -> Link:
+def local_ratios(backends: Sequence[str | None]) -> tuple[float, float]:
+    """The range of the latency of a hop within a host over that of one between hosts, where only one is measured."""
+    return NCCL_RATIOS if set(backends) == {"nccl"} else (0.0, 1.0)
+
+
+def ratio_source(backends: Sequence[str | None]) -> str:
+    """Where ``local_ratios`` come from."""
+    is_table = local_ratios(backends) == NCCL_RATIOS
+    return "network latency, by its ratio in NCCL's tuning.cc" if is_table else "at most that of a hop between hosts"
+
+
+def fitted(
+    timed: Sequence[Timed],
+    algorithm: str,
+    local_ratio: Floats,
+    rng: np.random.Generator,
+    known_latency: Floats | None = None,
+) -> Link:
     """The link that explains ``timed``, all of which it limits, if they use ``algorithm``.
 
     ``local_ratio`` (draws,): the latency of a hop within a host over that of a hop between hosts, where both occur.
+    ``known_latency`` (draws,): as stated; the rate is then what explains the remaining time.
 
     Latencies come from probes where there are any, since nothing overlaps them; rates from runs where there are any,
     since there everything does. Equal sizes on one placement do not tell a latency: any is drawn, evenly in its
     logarithm, up to one that is all of the time.
     """
     probes, runs = [one for one in timed if one.is_probe], [one for one in timed if not one.is_probe]
-    if probes:
+    if known_latency is not None:
+        latency = known_latency
+    elif probes:
         latency = _latency(probes, algorithm, local_ratio, rng)
-    elif _separable(runs, algorithm):
+    elif all(one.latency_shares is None for one in runs) and _separable(runs, algorithm):
         latency = _latency(runs, algorithm, local_ratio, rng)
-        latency = latency + rng.uniform(0, MIX_STEP / 2, latency.size) * _largest_latency(runs, algorithm, local_ratio)
     else:
-        most = np.maximum(_largest_latency(runs, algorithm, local_ratio), LEAST_LATENCY_S)
-        latency = LEAST_LATENCY_S * (most / LEAST_LATENCY_S) ** rng.uniform(0, 1, local_ratio.size)
+        latency = _latency_of_ends(runs, algorithm, local_ratio, rng)
     rates = [_rates(one, algorithm, local_ratio, latency) for one in runs or probes]
     s_per_byte = np.mean(rates, axis=0) * (1 + rng.normal(0, HOST_SD, local_ratio.size))
     misfit = float(np.mean([_misfit(one, algorithm, local_ratio, latency, s_per_byte) for one in timed]))
@@ -130,6 +174,8 @@ def latency_state(timed: Sequence[Timed], algorithm: str) -> tuple[State, str | 
     """How well ``timed`` identify a latency, and why not better."""
     if any(one.is_probe for one in timed):
         return "measured", None
+    if any(one.latency_shares is not None for one in timed):
+        return "weakly identified", "a run shows when its last bucket ends, which tells little of latency"
     if _separable(timed, algorithm):
         return "weakly identified", "the buckets of a run differ little in size, and other work hides their latency"
     return "weakly identified", "all-reduces of one size do not tell latency from rate"
@@ -178,7 +224,7 @@ def _separable(timed: Sequence[Timed], algorithm: str) -> bool:
     ratios = np.concatenate(
         [carried / hops[0] for hops, carried in (_design(one, algorithm, np.zeros(1)) for one in timed)]
     )
-    return bool(ratios.max() > 1.5 * ratios.min())
+    return bool(ratios.max() > DISTINCT * ratios.min())
 
 
 def _latency(timed: Sequence[Timed], algorithm: str, local_ratio: Floats, rng: np.random.Generator) -> Floats:
@@ -196,11 +242,36 @@ def _latency(timed: Sequence[Timed], algorithm: str, local_ratio: Floats, rng: n
     return latency
 
 
-def _largest_latency(timed: Sequence[Timed], algorithm: str, local_ratio: Floats) -> Floats:
-    """The latency with which the quickest all-reduce would be latency alone, (draws,)."""
-    each = [one.usual_s.min(axis=1) / _design(one, algorithm, local_ratio)[0] for one in timed]
-    least: Floats = np.min(each, axis=0)
-    return least
+def _latency_of_ends(timed: Sequence[Timed], algorithm: str, local_ratio: Floats, rng: np.random.Generator) -> Floats:
+    """Any latency between the least and the most that the totals of all runs allow, (draws,)."""
+    floor_s = max(LEAST_HOP_S[one.link] for one in timed)
+    least, most = np.full_like(local_ratio, floor_s), np.full_like(local_ratio, np.inf)
+    for one in timed:
+        hops, _ = _design(one, algorithm, local_ratio)
+        all_of_it = one.usual_s.mean(axis=1) / hops
+        low, high = one.latency_shares or (0.0, one.usual_s.min(axis=1) / hops / all_of_it)
+        least = np.maximum(least, low * all_of_it)
+        most = np.minimum(most, high * all_of_it)
+    most = np.maximum(least, np.where(least < MOST_HOP_S, np.minimum(most, MOST_HOP_S), most))
+    latency: Floats = least * (most / least) ** rng.uniform(0, 1, local_ratio.size)
+    of_totals = _latency_of_totals(timed, algorithm, local_ratio, rng)
+    return latency if of_totals is None else np.clip(of_totals, least, most)
+
+
+def _latency_of_totals(
+    timed: Sequence[Timed], algorithm: str, local_ratio: Floats, rng: np.random.Generator
+) -> Floats | None:
+    """Latency from the total times of runs whose hops grow otherwise than their bytes, (draws,); None: none do."""
+    columns, totals_s = [], []
+    for one in timed:
+        hops, carried = _design(one, algorithm, local_ratio)
+        columns.append(np.column_stack([hops * carried.size, np.full_like(hops, carried.sum())]))
+        totals_s.append(one.usual_s.sum(axis=1) * (1 + rng.normal(0, HOST_SD, hops.size)))
+    design = np.stack(columns, axis=1)
+    ratios = design[0, :, 0] / design[0, :, 1]
+    if ratios.max() <= DISTINCT * ratios.min():
+        return None
+    return relative_fit(design, np.maximum(np.column_stack(totals_s), LEAST_S))[:, 0]
 
 
 def _rates(one: Timed, algorithm: str, local_ratio: Floats, latency_s: Floats) -> Floats:

@@ -16,6 +16,7 @@ from allpull.predict.calibration.epochs import MeasuredEpochs, measured_epochs
 from allpull.predict.calibration.parameters import Floats
 from allpull.predict.terms.input import WAITED
 from allpull.replay.engine import event_times, total_work_s
+from allpull.replay.recording.bucket_times import missed_by_mix_s
 from allpull.replay.recording.build import record_window
 from allpull.replay.recording.step_choice import NoWindow
 from allpull.replay.window import CALL, REDUCE, Reductions, Window
@@ -26,6 +27,7 @@ LEAST_STEPS = 20  # two blocks of the bootstrap: fewer show no spread
 PERIODIC = ("evaluation", "checkpoint")
 WORKERS = re.compile(r"--?(num|n|data|loader)?[-_]?workers|-j")
 MOST_DIGITS = 5
+UNDEFINED, BOTH = "undefined", "cpu:gloo,cuda:nccl"  # ``init_process_group`` without a back-end has both
 UNEVEN_SHARE = 0.2  # of rank-steps: an epoch of five batches ends with one smaller; with more, there is no one batch
 
 
@@ -38,14 +40,16 @@ class MeasuredRun:
     """One run, in its regular steps; times in s.
 
     ``work_s`` (steps, ranks): of a rank between two synchronisations, without time blocked in collectives; ``input_s``
-    (steps, ranks): the part of it spent waiting for input. ``walls_s`` (steps,): of whole steps. ``lead_s`` (steps,
-    buckets): how long before its last gradient a rank had each bucket ready, mean over ranks; ``last_lead_s``: how long
-    before the last gradient of all ranks all had it ready. ``bucket_s`` (steps, buckets): how long each took;
+    (steps, ranks): the part of it spent waiting for input; ``optimizer_s`` (steps, ranks): in the optimizer, once per
+    step however many backward passes it has. ``walls_s`` (steps,): of whole steps. ``lead_s`` (steps, buckets): how
+    long before its last gradient a rank had each bucket ready, mean over ranks; ``last_lead_s``: how long before the
+    last gradient of all ranks all had it ready. ``bucket_s`` (steps, buckets): how long each took;
     ``tail_s`` (steps,): from the end of the last until ranks go on. ``calls_s`` (steps,): transfers of other
     collectives, mean over ranks. ``host_of`` (ranks,): the number of each rank's host. ``per_step``: reductions per
     step. ``bucket_bytes`` (buckets,), None: not known. ``is_whole_lane``: the time of each bucket is known, not only
     the exposed part of all of them. ``workers``: of a rank's loader, None: not known. ``epochs``: None where none is
-    complete.
+    complete. ``missed_s`` (steps, mixes, scales): by how much mixes of latency and bytes miss the ends of reductions
+    (``bucket_times.missed_by_mix_s``); None: a profiler measured the time of each bucket, or there is only one.
     """
 
     run: str
@@ -56,6 +60,7 @@ class MeasuredRun:
     batch: float | None
     work_s: Floats
     input_s: Floats
+    optimizer_s: Floats
     walls_s: Floats
     lead_s: Floats
     last_lead_s: Floats
@@ -68,6 +73,7 @@ class MeasuredRun:
     complete: bool
     workers: int | None = None
     epochs: MeasuredEpochs | None = None
+    missed_s: Floats | None = None
 
     @property
     def steps(self) -> int:
@@ -83,6 +89,11 @@ class MeasuredRun:
     def waits_for_input(self) -> bool:
         """Whether its loader limits the rate: then a step takes as long as the loader needs for a batch."""
         return float(self.input_s.mean()) > WAITED * self.step_s
+
+    @property
+    def ranks_per_host(self) -> int:
+        """Ranks of a host."""
+        return -(-self.ranks // self.hosts)
 
     @property
     def place(self) -> tuple[int, int]:
@@ -110,7 +121,8 @@ def measure(aligned: AlignedRun) -> MeasuredRun:
         stated_batch=None if record.global_batch is None else record.global_batch / record.ranks,
         workers=_workers(record),
     )
-    return replace(made, epochs=measured_epochs(aligned))
+    is_profiled = not aligned.buckets.times.is_empty()
+    return replace(made, epochs=measured_epochs(aligned), missed_s=None if is_profiled else made.missed_s)
 
 
 def measured(
@@ -149,9 +161,7 @@ def measured(
         bucket_s = _by_step(lane.seconds, window)[regular]
         tail_s = _by_step(lane.tail_s.mean(axis=1)[:, None], window)[regular, 0] * per_step
         size_bytes = None if lane.size_bytes is None else lane.size_bytes.astype(np.float64)
-    calls = np.zeros((window.steps.size, window.ranks))
-    at = window.kind == CALL
-    np.add.at(calls, window.step_of[at], window.transfer_s[at])
+    missed_s = None if lane is None or size_bytes is None or per_step == 0 else _missed_s(window, lane, size_bytes)
     return MeasuredRun(
         run=run,
         backend=backend,
@@ -161,17 +171,19 @@ def measured(
         batch=batch,
         work_s=work_s,
         input_s=window.per_step("input")[regular],
+        optimizer_s=window.per_step("optimizer")[regular],
         walls_s=window.wall_s[regular].mean(axis=1),
         lead_s=lead_s,
         last_lead_s=last_lead_s,
         bucket_s=bucket_s,
         tail_s=tail_s,
-        calls_s=calls[regular].mean(axis=1),
+        calls_s=_calls_s(window)[regular],
         per_step=per_step,
         bucket_bytes=size_bytes,
         is_whole_lane=window.level == "bucket",
         complete=window.complete,
         workers=workers,
+        missed_s=None if missed_s is None else missed_s[regular],
     )
 
 
@@ -200,15 +212,40 @@ def _work(window: Window) -> Floats:
     return total
 
 
+def _calls_s(window: Window) -> Floats:
+    """Transfers of the collectives that the program calls, mean over ranks, (steps,)."""
+    calls = np.zeros((window.steps.size, window.ranks))
+    at = window.kind == CALL
+    np.add.at(calls, window.step_of[at], window.transfer_s[at])
+    means: Floats = calls.mean(axis=1)
+    return means
+
+
 def _leads_of_last(window: Window, lane: Reductions) -> Floats:
     """How long before the last gradient of all ranks each bucket was ready on all of them, (reductions, buckets).
 
     A rank that is late in backward has had its first buckets ready for longer: they are on their way meanwhile.
     """
     stand_s = event_times(window).stand_s[window.kind == REDUCE]
-    ready_s = (stand_s[:, None, :] - lane.lead_s).max(axis=2)
-    leads: Floats = stand_s.max(axis=1)[:, None] - ready_s
+    leads: Floats = stand_s.max(axis=1)[:, None] - _ready_s(stand_s, lane)
     return leads
+
+
+def _ready_s(stand_s: Floats, lane: Reductions) -> Floats:
+    """When the last rank had each bucket ready, (reductions, buckets)."""
+    ready: Floats = (stand_s[:, None, :] - lane.lead_s).max(axis=2)
+    return ready
+
+
+def _missed_s(window: Window, lane: Reductions, size_bytes: Floats) -> Floats | None:
+    """``missed_s`` of all steps; None: one bucket shows no mix."""
+    if size_bytes.size < 2:
+        return None
+    ready_s = _ready_s(event_times(window).stand_s[window.kind == REDUCE], lane)
+    ended_s = np.full(ready_s.shape[0], -np.inf)
+    for bucket in range(size_bytes.size):
+        ended_s = np.maximum(ended_s, ready_s[:, bucket]) + lane.seconds[:, bucket]
+    return _by_step(missed_by_mix_s(ready_s, ended_s, size_bytes), window)
 
 
 def _by_step(values: Floats, window: Window) -> Floats:
@@ -216,8 +253,8 @@ def _by_step(values: Floats, window: Window) -> Floats:
     of_step = window.step_of[window.kind == REDUCE]
     sums = np.zeros((window.steps.size, *values.shape[1:]))
     np.add.at(sums, of_step, values)
-    counts = np.bincount(of_step, minlength=window.steps.size)
-    means: Floats = sums / np.maximum(counts, 1)[:, None]
+    counts = np.maximum(np.bincount(of_step, minlength=window.steps.size), 1)
+    means: Floats = sums / counts.reshape(-1, *[1] * (sums.ndim - 1))
     return means
 
 
@@ -252,7 +289,10 @@ def _workers(record: RunRecord) -> int | None:
 
 
 def _backend(aligned: AlignedRun) -> str | None:
-    """The back-end of the process group, in lower case; None: not recorded."""
+    """The back-end of the process group that reduces, in lower case; None: not recorded."""
     groups = [group for log in aligned.data.events.values() for group in log.process_groups]
-    named = next((group.backend for group in groups if group.backend), None)
-    return None if named is None else named.lower()
+    named = next((group.backend.lower() for group in groups if group.backend), None)
+    if named is None or not (named == UNDEFINED or ":" in named):
+        return named
+    by_device = dict(one.split(":", 1) for one in (BOTH if named == UNDEFINED else named).split(",") if ":" in one)
+    return by_device.get("cuda" if aligned.on_device else "cpu", named)

@@ -3,10 +3,11 @@
     X = [ (w d)^−p + C^−p + (B ÷ (n s (1 − h)))^−p + (K ÷ (s (1 − h)))^−p ]^(−1/p)
 
 with w workers per host of d samples/s each, C of all cores of a host, B bytes/s of the file system that n hosts share,
-K bytes/s of the local disk, s bytes per sample, and h the share that the page cache serves: h = min(1, cache ÷ bytes
-that a host reads per epoch), 0 in the first epoch. p → ∞ is the minimum: the slowest part alone counts. At the knee
-parts wait for each other, and p is lower: 1.45 fits the worker sweep of a ResNet on Marconi100, a hard minimum those of
-DLPerf. A step needs g · b samples per host; loaders work ahead, so only what a step does not hide is waited for.
+K bytes/s of the local disk, s bytes per sample, and h the share that the page cache serves: h = min(1, cache ÷ data of
+an epoch) where samples are dealt to hosts anew each epoch, min(1, n · cache ÷ data) where each host keeps its shards,
+and 0 in the first epoch. p → ∞ is the minimum: the slowest part alone counts. At the knee parts wait for each other,
+and p is lower: 1.45 fits the worker sweep of a ResNet on Marconi100, a hard minimum those of DLPerf. A step needs g · b
+samples per host; loaders work ahead, so only what a step does not hide is waited for.
 
 A limit is measured only where it was reached. Where every rate that was measured is a demand, the largest of them is a
 lower bound: 1 ÷ limit is then drawn evenly from 0 to 1 ÷ bound, so that the time of a larger job spans everything from
@@ -38,9 +39,9 @@ class Limit:
     is_bound: bool = False
     least: float = 0.0
 
-    def times(self, factor: float) -> Limit:
-        """``factor`` times as high."""
-        return Limit(rate=self.rate * factor, is_bound=self.is_bound, least=self.least * factor)
+    def times(self, factor: float | Floats) -> Limit:
+        """``factor`` times as high, a number or (draws,)."""
+        return Limit(rate=self.rate * factor, is_bound=self.is_bound, least=float(np.median(self.least * factor)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,8 +49,9 @@ class Input:
     """What limits the input of a host; None: not known, and not counted.
 
     ``worker`` and ``cores`` in samples/s; ``shared`` (all hosts together) and ``disk`` (each host) in bytes/s;
-    ``sharpness`` (draws,): p. ``cache_bytes``: memory of a host that the page cache may use. ``dataset_bytes``: that a
-    host reads per epoch is its share, ``dataset_bytes`` ÷ hosts, of shards that stay with their host.
+    ``sharpness`` (draws,): p. ``cache_bytes``, a number or (draws,): memory of a host that the page cache may use.
+    ``dataset_bytes``: of an epoch of all hosts, None: not known, and nothing counts as cached. ``is_dealt``, one or
+    (draws,): whether samples are dealt to hosts anew in each epoch; otherwise shards stay with their host.
     """
 
     sharpness: Floats
@@ -58,24 +60,28 @@ class Input:
     cores: Limit | None = None
     shared: Limit | None = None
     disk: Limit | None = None
-    cache_bytes: float = 0.0
+    cache_bytes: float | Floats = 0.0
     dataset_bytes: float | None = None
+    is_dealt: bool | NDArray[np.bool_] = False
 
-    def cached_share(self, hosts: int) -> float:
-        """The cached share, h, on each of ``hosts``, after the first epoch."""
+    def cached_share(self, hosts: int) -> Floats:
+        """The cached share, h, on each of ``hosts``, after the first epoch; a number or (draws,)."""
         if self.dataset_bytes is None:
-            return 0.0
-        return min(1.0, self.cache_bytes * hosts / self.dataset_bytes) if self.dataset_bytes > 0 else 1.0
+            return np.zeros(())
+        cached = self.cache_bytes * np.where(self.is_dealt, 1, hosts)
+        return np.minimum(1.0, cached / self.dataset_bytes) if self.dataset_bytes > 0 else np.ones(())
 
     def limits(self, hosts: int, workers: float | None, *, first_epoch: bool = False) -> dict[str, Limit]:
         """The limits of one of ``hosts`` in samples/s, with ``workers`` per host."""
-        missed = self.bytes_per_sample * (1 - (0.0 if first_epoch else self.cached_share(hosts)))
+        missed = self.bytes_per_sample * (1 - (np.zeros(()) if first_epoch else self.cached_share(hosts)))
         known = {"cores": self.cores}
         if self.worker is not None and workers is not None:
             known["workers"] = self.worker.times(workers)
-        if missed > 0:
-            known["shared storage"] = None if self.shared is None else self.shared.times(1 / (hosts * missed))
-            known["disk"] = None if self.disk is None else self.disk.times(1 / missed)
+        if missed.any():
+            with np.errstate(divide="ignore"):
+                per_byte = 1 / missed
+            known["shared storage"] = None if self.shared is None else self.shared.times(per_byte / hosts)
+            known["disk"] = None if self.disk is None else self.disk.times(per_byte)
         return {name: limit for name, limit in known.items() if limit is not None}
 
     def rate(self, hosts: int, workers: float | None, *, first_epoch: bool = False) -> Floats:
@@ -144,16 +150,6 @@ def of_hosts(rates: dict[int, Floats], rng: np.random.Generator) -> tuple[Limit,
     if most > 1 and float(np.median(together)) < SATURATED * most * float(np.median(alone)):
         return reached(alone), reached(together)
     return reached(alone), at_least(float(np.median(together)), alone.size, rng)
-
-
-def of_run(samples_per_s: float, wait_share: float, draws: int, rng: np.random.Generator) -> Limit:
-    """The input limit of a host in a run, from its rate and the share of the step spent waiting for input.
-
-    A run that hardly waits shows its own demand, not a limit.
-    """
-    if wait_share > WAITED:
-        return reached(np.full(draws, samples_per_s))
-    return at_least(samples_per_s, draws, rng)
 
 
 def fitted_workers(workers: Floats, rates: Floats, rng: np.random.Generator) -> tuple[Limit, Limit, Floats]:

@@ -61,9 +61,8 @@ class Lateness:
     ``work_s`` (draws,): the mean work of a rank, which lateness is above. ``times_drawn`` (draws, steps): the resampled
     steps. ``ordered_s`` (steps, ranks): work of each step, sorted. ``measured_max_s`` (draws, groups): the maximum over
     the measured ranks, without what is common, above ``work_s``. ``new_s`` and ``host_s`` (draws, levels): tables of a
-    new rank and of a host's own part. ``shape`` (draws,): of the tail. ``persistent_s`` (ranks,): of measured ranks,
-    around their mean. ``common_share``, ``host_share`` (draws,): of the variance over steps. ``reasons``: why it is not
-    fully measured. ``balanced``: the same with no rank persistently slow; None: no rank is.
+    new rank and of a host's own part. ``shape`` (draws,): of the tail. ``reasons``: why it is not fully
+    measured. ``balanced``: the same with no rank persistently slow; None: no rank is.
     """
 
     work_s: Floats
@@ -73,10 +72,6 @@ class Lateness:
     new_s: Floats
     host_s: Floats
     shape: Floats
-    persistent_s: Floats
-    common_share: Floats
-    host_share: Floats
-    hosts: int
     reasons: tuple[str, ...] = ()
     balanced: Lateness | None = None
 
@@ -114,7 +109,6 @@ class Lateness:
             measured_max_s=self.measured_max_s * factor,
             new_s=self.new_s * factor,
             host_s=self.host_s * factor,
-            persistent_s=self.persistent_s * factor,
             balanced=None if self.balanced is None else self.balanced.times(factor),
         )
 
@@ -228,10 +222,6 @@ def _fitted(
         new_s=tails.added(table, tails.normal(spread_s)) + center_s,
         host_s=host_table,
         shape=shape,
-        persistent_s=persistent - persistent.mean(),
-        common_share=common,
-        host_share=of_host,
-        hosts=int(np.unique(host_of).size),
         reasons=tuple(_reasons(work.shape, int(np.unique(host_of).size), shape)),
     )
 
