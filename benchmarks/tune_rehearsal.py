@@ -3,9 +3,10 @@
     python benchmarks/tune_rehearsal.py [--keep DIR] [--seeds 200] [--tuned 1] [--output FILE]
 
 1. `tuned_program.py` trains with every configuration (bucket size × loader workers × communication hook, 60 in all) on
-   two hosts behind shaped links, twice in a shuffled order, and times its steps itself: the optimum, from outside.
-2. The search, from a start drawn at random for each seed, measures on that table: what one of the two runs gave, times
-   the spread between them. It has a third of the cost of the table, the confirmation included. A run costs what a
+   two hosts behind shaped links, in a shuffled order and some of them twice, and times its steps itself: the optimum,
+   from outside.
+2. The search, from a start drawn at random for each seed, measures on that table: what a run of it gave, times the
+   spread between runs. It has a third of the cost of the table, the confirmation included. A run costs what a
    real one takes to start, and its steps. No run is ended early there, so a real tuning costs less.
 3. `allpull tune` itself, on the same cluster, from the default configuration.
 
@@ -43,9 +44,9 @@ from allpull.study.tune.study_tuning import Prepared, prepare, tune_study
 from stored import ROOT, keep
 
 PROGRAM = ROOT / "benchmarks" / "tuned_program.py"
-RANKS, BATCH, STEPS = 2, 16, 25
+RANKS, BATCH, STEPS, WIDTH = 2, 16, 20, 160
 WORK_S = 40 * 6e-3  # of a step: layers × their forward and backward
-PASSES = 2  # over all configurations
+REPEATED = 15  # configurations that are measured twice, for the spread
 GOAL = GOALS["throughput"]
 NEAR = 0.03  # of the optimum
 SHARE = 1 / 3  # of the cost of the table
@@ -54,7 +55,7 @@ CONFIRM = 3
 CLUSTER = """
 [cluster]
 hosts = 2
-link = "250 Mbit/s"
+link = "100 Mbit/s"
 latency = "1 ms"
 """
 
@@ -66,7 +67,8 @@ timeout = "3 min"
 
 [run]
 command = [
-  "{program}", "--bucket-mb={{bucket_mb}}", "--workers={{workers}}", "--hook={{hook}}", "--steps={steps}",
+  "{program}", "--bucket-mb={{bucket_mb}}", "--workers={{workers}}", "--hook={{hook}}",
+  "--steps={steps}", "--width={width}",
 ]
 
 [axes]
@@ -77,7 +79,7 @@ budget = "{budget:.0f} s"
 confirm = {confirm}
 
 [tune.space]
-bucket_mb = [25.0, 0.25, 0.5, 1.0, 2.5, 5.0]
+bucket_mb = [25.0, 0.1, 0.2, 0.4, 1.0, 2.0]
 workers = [1, 2, 3, 4, 6]
 hook = ["none", "fp16"]
 """
@@ -209,6 +211,7 @@ def study_file(folder: Path, name: str, *, budget_s: float) -> Path:
         cluster=folder / "cluster.toml",
         program=PROGRAM,
         steps=STEPS,
+        width=WIDTH,
         budget=max(1.0, budget_s),
         confirm=CONFIRM,
     )
@@ -218,20 +221,20 @@ def study_file(folder: Path, name: str, *, budget_s: float) -> Path:
 
 
 def table(folder: Path, prepared: Prepared) -> list[Row]:
-    """Every configuration, in an order shuffled so that drift is no effect."""
+    """Every configuration, in an order shuffled so that drift is no effect, then some again."""
     points = [
         dict(zip((one.name for one in prepared.space), levels, strict=True))
         for levels in itertools.product(*(one.levels for one in prepared.space))
     ]
-    shuffled, order = random.Random(0), list[Parameters]()
-    for _ in range(PASSES):
-        order += shuffled.sample(points, len(points))
+    shuffled = random.Random(0)
+    order = [*shuffled.sample(points, len(points)), *shuffled.sample(points, REPEATED)]
     results = folder / "table.jsonl"
     done = len(results.read_text("utf-8").splitlines()) if results.exists() else 0
     if done < len(order):
         (folder / "settings.json").write_text(json.dumps(order[done:]), encoding="utf-8")
         launcher = f"rehearse:{folder / 'cluster.toml'}"
-        program = [str(PROGRAM), "--settings", str(folder / "settings.json"), "--output", str(results)]
+        sizes = [f"--steps={STEPS}", f"--width={WIDTH}"]
+        program = [str(PROGRAM), *sizes, "--settings", str(folder / "settings.json"), "--output", str(results)]
         command = ["run", "-n", str(RANKS), "--launcher", launcher, "--out", str(folder / "runs"), "--", *program]
         subprocess.run([sys.executable, "-m", "allpull", *command], check=True, stdout=sys.stderr)
     lines = [json.loads(line) for line in results.read_text("utf-8").splitlines()]
@@ -245,7 +248,8 @@ def table(folder: Path, prepared: Prepared) -> list[Row]:
 
 def spread(rows: Sequence[Row]) -> float:
     """Standard deviation of the logarithm between runs of one configuration, pooled."""
-    return math.sqrt(statistics.fmean(statistics.variance(map(math.log, row.steps_s)) for row in rows))
+    repeated = [row.steps_s for row in rows if len(row.steps_s) > 1]
+    return math.sqrt(statistics.fmean(statistics.variance(map(math.log, steps_s)) for steps_s in repeated))
 
 
 def searched(rows: Sequence[Row], space: Sequence[Dimension], table_: Table, seed: int) -> Mapping[str, Any]:

@@ -2,8 +2,9 @@
 
     python benchmarks/tuned_program.py --bucket-mb 1 --workers 2 --hook none --steps 40
 
-DDP reduces 10 MB of gradients in real buckets while earlier layers are still "computed", by sleeping; workers of a
-DataLoader "decode" by sleeping, and beyond four of them a rank disturb each other.
+DDP reduces 10 MB of gradients (less at a smaller ``--width``) in real buckets while earlier layers are still
+"computed", by sleeping; workers of a DataLoader "decode" by sleeping, and beyond four of them a rank disturb each
+other.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.utils.data import DataLoader, Dataset
 
-LAYERS, WIDTH = 40, 256  # 256 KiB of gradients each
+LAYERS, WIDTH = 40, 256  # 256 KiB of gradients each: 4 × its square
 FORWARD_S, BACKWARD_S = 2e-3, 4e-3  # of a layer
 SAMPLE_S = 60e-3
 BATCH = 16
@@ -47,12 +48,12 @@ class Slow(torch.autograd.Function):
 class Network(nn.Module):
     """Layers of equal size and time."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(LAYERS))
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(LAYERS))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, WIDTH] → the same shape."""
+        """[batch, width] → the same shape."""
         for layer in self.layers:
             x = Slow.apply(layer(x))
         return x
@@ -61,8 +62,8 @@ class Network(nn.Module):
 class Samples(Dataset[torch.Tensor]):
     """Samples that take time to decode."""
 
-    def __init__(self, steps: int, workers: int, sample_s: float) -> None:
-        self.steps = steps
+    def __init__(self, steps: int, width: int, workers: int, sample_s: float) -> None:
+        self.steps, self.width = steps, width
         self.sample_s = sample_s * (1 + CROWDED * max(0, workers - FREE_WORKERS))
 
     def __len__(self) -> int:
@@ -70,7 +71,7 @@ class Samples(Dataset[torch.Tensor]):
 
     def __getitem__(self, index: int) -> torch.Tensor:
         time.sleep(self.sample_s)
-        return torch.zeros(WIDTH)
+        return torch.zeros(self.width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +83,14 @@ class Setting:
     hook: str
 
 
-def train(setting: Setting, steps: int, sample_s: float = SAMPLE_S) -> tuple[float, float]:
+def train(setting: Setting, steps: int, width: int = WIDTH, sample_s: float = SAMPLE_S) -> tuple[float, float]:
     """Train for some steps; seconds per step after the first five, and those of them spent waiting for a batch."""
-    model = nn.parallel.DistributedDataParallel(Network(), bucket_cap_mb=setting.bucket_mb)
+    model = nn.parallel.DistributedDataParallel(Network(width), bucket_cap_mb=setting.bucket_mb)
     if setting.hook == "fp16":
         model.register_comm_hook(None, fp16_compress_hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(Samples(steps, setting.workers, sample_s), batch_size=BATCH, num_workers=setting.workers)
+    samples = Samples(steps, width, setting.workers, sample_s)
+    loader = DataLoader(samples, batch_size=BATCH, num_workers=setting.workers)
     ends, waits = [], []
     begin = time.perf_counter()
     for batch in loader:
@@ -109,6 +111,7 @@ def main() -> None:
     parser.add_argument("--hook", choices=["none", "fp16"], default="none")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--sample-ms", type=float, default=1000 * SAMPLE_S, help="what a worker takes for a sample")
+    parser.add_argument("--width", type=int, default=WIDTH, help="of a layer")
     parser.add_argument("--settings", type=Path, help="JSON list of settings: train with each, results go to --output")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
@@ -118,11 +121,12 @@ def main() -> None:
         train(
             Setting(bucket_mb=options.bucket_mb, workers=options.workers, hook=options.hook),
             options.steps,
+            options.width,
             options.sample_ms / 1000,
         )
     else:
         for setting in json.loads(options.settings.read_text(encoding="utf-8")):
-            step_s, wait_s = train(Setting(**setting), options.steps)
+            step_s, wait_s = train(Setting(**setting), options.steps, options.width)
             if dist.get_rank() == 0:
                 with options.output.open("a", encoding="utf-8") as file:
                     file.write(json.dumps({**setting, "step_s": step_s, "wait_s": wait_s}) + "\n")

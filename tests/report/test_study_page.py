@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -164,6 +165,19 @@ def test_what_was_changed_to_fit_is_named_on_the_page_and_in_the_paragraph():
     (changed,) = [one for one in tables(made) if one.caption == "Changed"]
     assert changed.rows[0] == ("data.size", "224", "32")
     assert "size 32 for 224" in proposal.paragraph(made)
+
+
+def test_a_rehearsal_is_called_one_at_the_top_of_the_page_and_in_the_paragraph():
+    made = sample("full")
+    points = len(made.measured)
+    assert not any("rehearsed" in text for text in texts(made))
+    for count, share in ((points, "All points were rehearsed"), (1, f"1 of {points} points were rehearsed")):
+        rehearsed = replace(made, study=made.study.model_copy(update={"rehearsed": count}))
+        (answer,) = [block for title, block in sections(rehearsed).items() if title == next(iter(sections(rehearsed)))]
+        assert share in str(answer.parts)
+        assert share in proposal.paragraph(rehearsed)
+        names = [one.name for one in series(rehearsed.study)]
+        assert all(name.endswith("(rehearsed)") == (count == points) for name in names)
 
 
 def test_published_learning_curves_are_under_the_measured_ones():

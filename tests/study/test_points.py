@@ -12,6 +12,7 @@ from allpull.study.points import Point, points_of
 
 HEAD = '[study]\nname = "a"\nlauncher = "local"\n{settings}\n[run]\n{run}\n'
 RECIPE = 'recipe = "digits"'
+LONG, FORTY = (str([*range(1, 1 + count)]).replace(" ", "") for count in (300, 40))
 
 
 def study_of(folder: Path, axes: str, *, run: str = RECIPE, settings: str = "") -> StudyFile:
@@ -120,6 +121,12 @@ def test_parameters_reach_any_key_of_a_cluster(tmp_path: Path) -> None:
         ("[[include]]\nranks = 1\nzip = { ranks = [1] }\n", RECIPE, "include[0].ranks: also in its zip"),
         ("[[include]]\nranks = 1\nlabel = 2\n", RECIPE, "include[0].label: expected a text"),
         ("[axes]\nranks = [1]\n[[exclude]]\nranks = 1\n", RECIPE, "no point is left"),
+        (f"[axes]\nranks = {LONG}\nbatch = {LONG}\nthreads = {LONG}\n", RECIPE, "27,000,000 combinations; at most"),
+        (
+            f"[axes]\nranks = {LONG}\nbatch = {FORTY}\n",
+            RECIPE,
+            "12,000 points; at most 10,000 are run",
+        ),
         ('[axes]\n"env.OMP_NUM_THREADS" = [1]\n', RECIPE, "use the parameter 'threads'"),
     ],
 )

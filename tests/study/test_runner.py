@@ -145,6 +145,56 @@ def test_a_study_reads_a_run_once_and_again_when_it_changed(
     assert len(times_read) == 1 + len(first.points)
 
 
+def test_measured_points_of_virtual_clusters_are_counted(tmp_path: Path, pretend: Callable[..., None]) -> None:
+    study, directory = study_of(tmp_path, repeats=1), tmp_path / "out"
+    pretend()
+    run(study, directory)
+    assert (read_study(directory).rehearsed, read_study(directory).virtual_network) == (0, 0)
+    first, second, third, _ = sorted((directory / "runs").iterdir())
+    for path, changes in (
+        (first, {"kind": "rehearse", "launcher": "rehearse:a.toml"}),
+        (second, {"launcher": "rehearse:a.toml"}),
+        (third, {"kind": "rehearse", "status": "failed"}),
+    ):
+        write_record(path, read_record(path).model_copy(update=changes))
+    assert (read_study(directory).rehearsed, read_study(directory).virtual_network) == (1, 1)
+
+
+def test_a_script_that_changed_between_the_runs_is_noted(tmp_path: Path, pretend: Callable[..., None]) -> None:
+    study, directory = study_of(tmp_path, repeats=1), tmp_path / "out"
+    pretend()
+    run(study, directory)
+    assert not read_study(directory).notes
+    for number, path in enumerate(sorted((directory / "runs").iterdir())):
+        versions = {"torch": f"2.{number}", "allpull": "0.1"}
+        changes = {"script_sha256": f"{number // 2:064}", "versions": versions}
+        write_record(path, read_record(path).model_copy(update=changes))
+    scripts, torch = read_study(directory).notes
+    assert "its runs are of 2 versions of it" in scripts
+    assert torch == "runs are of several versions of torch: 2.0, 2.1, 2.2, 2.3"
+
+
+def test_runs_that_the_log_lacks_count_towards_the_limits(tmp_path: Path, pretend: Callable[..., None]) -> None:
+    study, directory = study_of(tmp_path, repeats=1, settings='limit = "1000 s"'), tmp_path / "out"
+    pretend()
+    run(study, directory)
+    runs = sorted((directory / "runs").iterdir())
+    runs[0] = runs[0].rename(directory / "runs" / "killed")
+    times = {"created_utc": "2026-01-01T00:00:00Z", "ended_utc": "2026-01-01T00:15:00Z"}
+    write_record(runs[0], read_record(runs[0]).model_copy(update={"status": "cancelled", **times}))
+    (directory / "attempts.jsonl").unlink()  # as of a study that was killed with its first run
+    for path in runs[1:]:
+        shutil.rmtree(path)
+    end, done = run(study, directory)
+    assert end.stopped is None or "15 min" in end.stopped
+    (first, *_) = read_attempts(directory)
+    assert (first.run, first.state, first.seconds) == (runs[0].name, "missing", 900.0)
+    assert len(done) == 4
+    again = read_attempts(directory)
+    run(study, directory)
+    assert read_attempts(directory) == again  # counted once
+
+
 def test_a_failed_point_says_why_and_its_other_repeats_wait(tmp_path: Path, pretend: Callable[..., None]) -> None:
     study, directory = study_of(tmp_path), tmp_path / "out"
     fails = points_of(study)[0].id
@@ -252,6 +302,20 @@ def test_a_full_disk_stops_the_study_and_loses_nothing(
     assert len(run(study, directory)[1]) == 3
 
 
+@pytest.mark.parametrize("state", ["failed", "timeout"])
+def test_a_run_that_failed_on_a_full_disk_stops_the_study_which_names_the_disk(
+    tmp_path: Path, pretend: Callable[..., None], monkeypatch: pytest.MonkeyPatch, state: PointState
+) -> None:
+    study, directory = study_of(tmp_path, repeats=1), tmp_path / "out"
+    pretend(lambda *_: state)
+    calls = iter([10**12, 10**6])
+    usage = type(shutil.disk_usage("/"))
+    monkeypatch.setattr(runner.shutil, "disk_usage", lambda _: usage(1, 1, next(calls)))
+    with pytest.raises(AllpullError, match="has 977 KiB free"):
+        run(study, directory)
+    assert [one.state for one in read_attempts(directory)] == [state]
+
+
 def test_a_line_of_the_log_that_was_cut_off_is_left_out(tmp_path: Path, pretend: Callable[..., None]) -> None:
     study, directory = study_of(tmp_path, repeats=1), tmp_path / "out"
     pretend()
@@ -277,6 +341,19 @@ def test_a_plan_costs_what_was_measured_and_nothing_else(tmp_path: Path, pretend
     )
     assert [planned[point.id].cost_s for point in points if point.series == {"size": 16}] == [None, None]
     assert plan(study, points, directory).cost_s is None
+
+
+def test_a_plan_takes_the_cost_of_a_configuration_from_studies_beside_it(
+    tmp_path: Path, pretend: Callable[..., None]
+) -> None:
+    pretend()
+    run(study_of(tmp_path, repeats=1), tmp_path / "studies" / "first")
+    (tmp_path / "studies" / "broken").mkdir()
+    other = study_of(tmp_path, repeats=3, text=SMALL.replace('"small"', '"other"').replace("[8, 16]", "[8, 32]"))
+    made = plan(other, points_of(other), tmp_path / "studies" / "other")
+    costs = {point.parameters["size"]: (point.cost_s, point.cost_from) for point in made.points}
+    assert costs == {8: (30.0, "1 run of the same in 'first'"), 32: (None, None)}
+    assert made.cost_s is None
 
 
 STRANGER = """

@@ -40,14 +40,23 @@ def check_machine(cluster: Cluster, spec: RunSpec, *, accelerated: bool) -> None
     """
     check_job(cluster, spec)
     check_memory(cluster, accelerated=accelerated)
+    check_tools()
+    wrong = any(host.clock_offset_s or host.clock_drift_ppm for host in cluster.hosts)
+    if wrong and fake_clock.library() is None:
+        raise MissingPart("a wrong wall clock needs libfaketime", hint="apt install faketime")
+
+
+def check_tools() -> None:
+    """Check that this is a system with virtual hosts and links.
+
+    Raises:
+        MissingPart: this is not Linux, or a program is not installed.
+    """
     if not sys.platform.startswith("linux"):
         raise MissingPart("a virtual cluster needs Linux: its hosts are network namespaces", hint=UNSHAPED)
     for tool, package in TOOLS.items():
         if shutil.which(tool) is None:
             raise MissingPart(f"a virtual cluster needs `{tool}`", hint=f"apt install {package}; {UNSHAPED}")
-    wrong = any(host.clock_offset_s or host.clock_drift_ppm for host in cluster.hosts)
-    if wrong and fake_clock.library() is None:
-        raise MissingPart("a wrong wall clock needs libfaketime", hint="apt install faketime")
 
 
 def check_job(cluster: Cluster, spec: RunSpec) -> None:

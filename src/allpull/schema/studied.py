@@ -132,6 +132,7 @@ class StudyRecord(Record):
     sha256: str = Field(description="of study.toml")
     repeats: int = Field(description="runs of each point; with half_width: at most")
     half_width: float | None
+    run_half_width: float | None = Field(None, description="the interval of one run that ends it")
     points: list[RecordedPoint]
     published: list[str] = Field(description="names of published series")
     changed: list[Changed]
@@ -215,6 +216,8 @@ class StudyResult(Record):
     changed: list[Changed]
     notes: list[str]
     ratios: list[SeriesRatio] = Field(default_factory=list, description="between series, at each size")
+    rehearsed: int = Field(0, ge=0, description="measured points whose compute is a timed sleep, on virtual hosts")
+    virtual_network: int = Field(0, ge=0, description="those that compute for real, on virtual hosts")
 
 
 class KeptRun(Record):

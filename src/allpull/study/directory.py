@@ -6,7 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from allpull.rundir import safe_open
 from allpull.rundir.run_record import read_record
 from allpull.rundir.write import private_folder, whole_file, whole_json
 from allpull.schema.base import tag
-from allpull.schema.run import RunRecord
+from allpull.schema.run import UNENDED, RunRecord
 from allpull.schema.studied import Attempt, RecordedPoint, StudyRecord
 from allpull.study.file import StudyFile, load_study
 from allpull.study.overlay import changes
@@ -103,6 +103,7 @@ def open_directory(study: StudyFile, points: list[Point], directory: Path, *, an
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         repeats=settings.repeats,
         half_width=settings.half_width or None,
+        run_half_width=settings.run_half_width or None,
         points=[
             RecordedPoint(
                 id=point.id,
@@ -175,6 +176,38 @@ def add_attempt(directory: Path, attempt: Attempt) -> None:
         file.write(json.dumps(attempt.model_dump(mode="json", by_alias=True)) + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def unlogged_attempts(directory: Path, points: Mapping[str, int]) -> list[Attempt]:
+    """Attempts that are not in the log, of ``points`` with their ranks: the study was killed, or the log was lost.
+
+    Their time counts towards its limits. The lock of the study has to be held: then a run that has not ended is no
+    longer there, unless it is in a queue.
+    """
+    logged = {attempt.run for attempt in read_attempts(directory)}
+    return [
+        Attempt(
+            point=id_,
+            repeat=repeat,
+            run=name,
+            state="completed" if record.status == "completed" else "failed" if record.status == "failed" else "missing",
+            seconds=seconds,
+            rank_s=seconds * points[id_],
+            reason=None if record.status == "completed" else "interrupted, and the study with it",
+        )
+        for (id_, repeat), runs in runs_by_point(directory).items()
+        for name, record in runs
+        if name not in logged and id_ in points and not (record.job and record.status in UNENDED)
+        for seconds in (_seconds(directory / RUNS / name, record),)
+    ]
+
+
+def _seconds(run: Path, record: RunRecord) -> float:
+    """How long ``run`` took by its record; of one without an end, until its last change."""
+    begin = datetime.fromisoformat(record.created_utc).timestamp()
+    if record.ended_utc is not None:
+        return max(0.0, datetime.fromisoformat(record.ended_utc).timestamp() - begin)
+    return max(0.0, max(path.lstat().st_mtime for path in (run, *run.rglob("*"))) - begin)
 
 
 @contextmanager

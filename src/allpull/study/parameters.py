@@ -134,6 +134,13 @@ def option_of(name: str, data: str = "") -> str:
     return SHORT.get(name, name)
 
 
+def ignores_steps(study: StudyFile) -> bool:
+    """Whether ``study`` runs a command that does not know of the steps of the study, and would go on after them."""
+    texts = (*study.run.command, *study.environment.values())
+    uses = {name for text in texts for name in placeholders(text)}
+    return study.source == "command" and bool(study.settings.steps) and "steps" not in uses
+
+
 def placeholders(text: str) -> Iterator[str]:
     """The names of the placeholders in ``text``."""
     for doubled, mark in _ESCAPED.items():

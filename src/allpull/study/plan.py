@@ -9,12 +9,12 @@ from pathlib import Path
 from allpull.published.series import published_series
 from allpull.schema.base import tag
 from allpull.schema.studied import PlannedPoint, StudyPlan
-from allpull.study.costs import Costs
+from allpull.study.costs import Costs, costs_elsewhere
 from allpull.study.directory import cluster_file, is_study, read_attempts, runs_by_point
 from allpull.study.file import StudyFile
 from allpull.study.forecast import forecast_costs
 from allpull.study.network_size import of_rehearsal, of_trainings
-from allpull.study.parameters import placeholders
+from allpull.study.parameters import ignores_steps
 from allpull.study.points import Point
 from allpull.units import counted
 
@@ -42,7 +42,8 @@ def plan(study: StudyFile, points: Sequence[Point], directory: Path) -> StudyPla
     settings = study.settings
     known = is_study(directory)
     forecasts = forecast_costs(directory, fixed_steps=bool(settings.steps)) if known else {}
-    costs = Costs(points, read_attempts(directory) if known else (), forecasts)
+    expected = forecasts | costs_elsewhere(directory, [point.id for point in points])
+    costs = Costs(points, read_attempts(directory) if known else (), expected)
     done: dict[str, set[int]] = {}
     for (id_, repeat), runs in (runs_by_point(directory) if known else {}).items():
         if any(record.status == "completed" for _, record in runs):
@@ -111,11 +112,17 @@ def _parameters(study: StudyFile, points: Sequence[Point]) -> dict[str, int | No
 
 def _notes(study: StudyFile) -> list[str]:
     settings, notes = study.settings, []
-    uses = {name for word in study.run.command for name in placeholders(word)}
-    if study.source == "command" and "steps" not in uses:
-        recorded = f", and its first {settings.steps} steps are recorded" if settings.steps else ""
-        bound = f"study.timeout = '{settings.timeout}'" if settings.timeout else "nothing; set study.timeout"
-        notes.append(f"the command has no {{steps}}: it runs to its own end{recorded}; what bounds its time: {bound}")
+    if study.source == "command" and not settings.steps and not settings.run_half_width:
+        bound = f"study.timeout = '{settings.timeout}'" if settings.timeout else "nothing; set study.steps or timeout"
+        notes.append(f"the command runs to its own end; what bounds its time: {bound}")
+    if ignores_steps(study):
+        notes.append(f"the command has no {{steps}}: each run is ended after its first {settings.steps} steps")
+    if settings.run_half_width:
+        last = f"after {settings.steps} steps" if settings.steps else "by itself"
+        notes.append(
+            f"a run is ended once its throughput is known to ± {100 * settings.run_half_width:g} %, or ends {last}: "
+            "costs are upper bounds"
+        )
     if settings.half_width:
         notes.append(
             f"a point is repeated until its throughput is known to ± {100 * settings.half_width:g} %, at most "

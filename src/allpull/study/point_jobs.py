@@ -14,7 +14,7 @@ from allpull.errors import BadInput
 from allpull.schema.spec import RunSpec, to_plain
 from allpull.schema.studied import Parameters, Value
 from allpull.study.file import RESERVED_VARIABLES, StudyFile
-from allpull.study.parameters import CLUSTER_SHORT, filled, option_of, placeholders, text_of
+from allpull.study.parameters import CLUSTER_SHORT, filled, ignores_steps, option_of, placeholders, text_of
 
 DEFAULT_STEPS = 60  # of a rehearsal, as `allpull rehearse`
 
@@ -94,7 +94,7 @@ def _command(study: StudyFile, parameters: Parameters) -> PointJob:
     values = {**_built_in(study, ranks, hosts), **parameters}
     words = [filled(word, values) for word in study.run.command]
     sets = [*study.run.set, f"observe.warmup_steps={settings.warmup_steps}"]
-    if settings.steps and "steps" not in {name for word in study.run.command for name in placeholders(word)}:
+    if ignores_steps(study):
         sets.append(f"watch.last_step={settings.steps}")
     sets += [f"launch.{name}={parameters[name]}" for name in ("hosts", "threads") if name in parameters]
     environment = _environment(study, parameters, ranks, hosts)

@@ -11,8 +11,10 @@ from allpull.errors import AllpullError, RunDirError
 from allpull.jobs.start import JobRequest, StartedJob, start
 from allpull.launch.job import POINT_VARIABLE
 from allpull.rundir import layout
+from allpull.rundir.read.headers import rank_headers
 from allpull.rundir.run_record import read_record, write_record
 from allpull.rundir.write import private_folder, whole_file
+from allpull.schema.run import Exit, RunRecord
 from allpull.schema.studied import Attempt, PointState
 from allpull.study.directory import CLUSTERS, RUNS, cluster_file
 from allpull.study.plan import shown_command
@@ -25,7 +27,7 @@ END_S = 45.0  # three times the grace that ranks have by default, before the who
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deadline:
-    """The longest that a run may take, and what it counts as when it takes longer."""
+    """The longest that a run may take, and what it counts as when it takes longer; "completed": it measured enough."""
 
     seconds: float
     state: PointState
@@ -111,17 +113,28 @@ def _outcome(directory: Path, ended: Deadline | None) -> tuple[PointState, str |
         record = read_record(directory)
     except RunDirError as error:
         return "failed", error.message
+    failure = record.exit.describe() if record.exit else None
     if record.status == "completed":
         return "completed", None
-    if ended is not None:
+    if ended is None:
+        return ("failed", failure) if record.status == "failed" else ("missing", "interrupted")
+    if ended.state != "completed":
         if record.exit is not None:
             write_record(
                 directory, record.model_copy(update={"exit": record.exit.model_copy(update={"reason": ended.reason})})
             )
         return ended.state, ended.reason
-    if record.status == "failed":
-        return "failed", record.exit.describe() if record.exit else None
-    return "missing", "interrupted"
+    if record.status == "failed":  # before it was ended
+        return "failed", failure
+    write_record(directory, _completed(directory, record, ended.reason))
+    return "completed", None
+
+
+def _completed(directory: Path, record: RunRecord, reason: str) -> RunRecord:
+    """``record`` of a run that was ended because it had measured enough: so it completed."""
+    hosts = list(dict.fromkeys(header.host for header in rank_headers(directory.resolve())))
+    ended = Exit(code=0, reason=reason, ended_by="study")
+    return record.model_copy(update={"status": "completed", "exit": ended, "hosts": record.hosts or hosts})
 
 
 def attempt_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ PLACE = ("ranks", "hosts", "launcher")
 
 ID_CHARACTERS = 12
 MAX_POINTS = 10_000
+MAX_COMBINATIONS = 10 * MAX_POINTS  # before [[exclude]]
 MAX_FAULTS = 20  # of points, listed
 
 
@@ -47,10 +49,14 @@ def points_of(study: StudyFile) -> list[Point]:
     faults = check_names(study)
     if faults:
         raise ConfigError(f"study '{study.settings.name}'", faults, hint="correct each line; nothing was started")
+    count = sum(_count(matrix) for matrix in study.matrices)
+    if count > MAX_COMBINATIONS:
+        fault = f"{count:,} combinations; at most {MAX_COMBINATIONS:,} are looked at: use [[zip]] or shorter lists"
+        raise ConfigError(f"study '{study.settings.name}'", [fault], hint="nothing was started")
     combinations = [(matrix, parameters) for matrix in study.matrices for parameters in _combinations(matrix)]
     kept = [one for one in combinations if not any(_matches(one[1], out) for out in study.excludes)]
     jobs: list[tuple[Matrix, Parameters, PointJob]] = []
-    for matrix, parameters in kept:
+    for matrix, parameters in kept if len(kept) <= MAX_POINTS else ():
         try:
             jobs.append((matrix, parameters, point_job(study, parameters)))
         except BadInput as error:
@@ -96,6 +102,12 @@ def _combinations(matrix: Matrix) -> Iterator[Parameters]:
     ]
     for parts in itertools.product(*axes):
         yield {name: value for part in parts for name, value in part.items()}
+
+
+def _count(matrix: Matrix) -> int:
+    """How many combinations ``_combinations`` makes."""
+    lengths = [len(values) for values in matrix.axes.values()]
+    return math.prod([*lengths, *(len(next(iter(lists.values()), ())) for lists in matrix.zips)])
 
 
 def _matches(parameters: Parameters, pattern: Parameters) -> bool:

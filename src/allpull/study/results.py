@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import TypeAlias
 
 from allpull.analyse.scaling import ratio
 from allpull.analyse.student_t import quantile
@@ -36,7 +37,14 @@ EXACT_OR_OFF = ("fp32", "float32", "off")
 """Values that others are compared with, where they are among those of a parameter."""
 
 WIDE = 0.5  # half the width of an interval over its value: two runs have one degree of freedom, and t is 12.7
+SOFTWARE = ("allpull", "python", "torch")  # whose version moves rates
+DONE: PointState = "completed"
+VIRTUAL_LAUNCHER = "rehearse:"  # and the cluster file whose hosts it starts ranks on
 CONFIDENCE = 0.975  # the quantile of a two-sided interval of 95 %
+
+
+_Runs: TypeAlias = Mapping[tuple[str, int], list[tuple[str, RunRecord]]]
+"""Names and records of runs by (point, repeat), as ``runs_by_point``."""
 
 
 def read_study(directory: Path) -> StudyResult:
@@ -62,7 +70,22 @@ def read_study(directory: Path) -> StudyResult:
         changed=record.changed,
         notes=[*record.notes, *_notes(record, points, runs)],
         ratios=[*series_ratios(points), *_label_ratios(points)],
+        rehearsed=_count(points, runs, lambda one: one.kind == "rehearse"),
+        virtual_network=_count(
+            points, runs, lambda one: one.kind != "rehearse" and one.launcher.startswith(VIRTUAL_LAUNCHER)
+        ),
     )
+
+
+def _count(
+    points: Sequence[StudyPoint],
+    runs: _Runs,
+    fits: Callable[[RunRecord], bool],
+) -> int:
+    """Measured points of which a completed run ``fits``."""
+    measured = {point.id for point in points if point.throughput is not None}
+    records = [(id_, one) for (id_, _), listed in runs.items() for _, one in listed if one.status == "completed"]
+    return len({id_ for id_, one in records if id_ in measured and fits(one)})
 
 
 def over_repeats(values: Sequence[Interval]) -> Interval | None:
@@ -118,7 +141,7 @@ class _Sources:
 def _point(
     point: RecordedPoint,
     study: StudyRecord,
-    runs: Mapping[tuple[str, int], list[tuple[str, RunRecord]]],
+    runs: _Runs,
     attempts: Mapping[tuple[str, int], Attempt],
     metrics: StudyMetrics,
 ) -> StudyPoint:
@@ -262,10 +285,8 @@ def _label_ratios(points: Sequence[StudyPoint]) -> Iterator[SeriesRatio]:
 def _over_base(
     point: StudyPoint, base: StudyPoint, compared: tuple[str, Value, Value], common: Parameters
 ) -> Iterator[SeriesRatio]:
-    """The throughput of ``point`` over that of ``base``, where both have one; ``compared``: parameter, value, base."""
-    if point.throughput is None or base.throughput is None:
-        return
-    measured = ratio(point.throughput, base.throughput)
+    """``throughput_ratio`` of both, where it is known; ``compared``: parameter, value, base."""
+    measured = throughput_ratio(point, base)
     if measured is not None:
         parameter, value, of_base = compared
         yield SeriesRatio(
@@ -279,12 +300,19 @@ def _over_base(
         )
 
 
+def throughput_ratio(point: StudyPoint | None, base: StudyPoint | None) -> Interval | None:
+    """The throughput of ``point`` over that of ``base``; None unless both have one."""
+    if point is None or base is None or point.throughput is None or base.throughput is None:
+        return None
+    return ratio(point.throughput, base.throughput)
+
+
 def series_label(series: Sequence[StudyPoint]) -> str:
     """The labels that all points of ``series`` have; empty if there is none."""
     return ", ".join(label for label in series[0].labels if all(label in point.labels for point in series))
 
 
-def _notes(record: StudyRecord, points: Sequence[StudyPoint], runs: Mapping[tuple[str, int], object]) -> Iterator[str]:
+def _notes(record: StudyRecord, points: Sequence[StudyPoint], runs: _Runs) -> Iterator[str]:
     states = [run.state for point in points for run in point.runs]
     unfinished = sum(any(run.state != "completed" for run in point.runs) for point in points)
     if unfinished:
@@ -295,12 +323,31 @@ def _notes(record: StudyRecord, points: Sequence[StudyPoint], runs: Mapping[tupl
         yield f"{counted(len(wide), 'point')} with 2 runs known to no better than ± {100 * WIDE:g} %: repeats = 3 helps"
     if record.half_width:
         yield from _too_wide(record.half_width, points)
+    if record.run_half_width:
+        yield from _ended_before(record.run_half_width, points)
     strange = {id_ for id_, _ in runs} - {point.id for point in points}
     if strange:
         yield f"runs of {counted(len(strange), 'point')} that an older version of the study had are left out"
+    yield from _mixed(record, runs)
     if record.changed:
         settings = [f"{one.what} = {one.here} (full: {one.full})" for one in record.changed]
         yield f"changed to fit here: {'; '.join(settings)}"
+
+
+def _mixed(record: StudyRecord, runs: _Runs) -> Iterator[str]:
+    """What changed between the completed runs of the study and is no parameter of it."""
+    own = {point.id for point in record.points}
+    completed = [one for (id_, _), listed in runs.items() if id_ in own for _, one in listed if run_state(one) == DONE]
+    scripts = {one.script_sha256 for one in completed} - {None}
+    if len(scripts) > 1:
+        yield (
+            f"the script changed while the study went on: its runs are of {len(scripts)} versions of it; "
+            "measure them again under another study.name, or compare with care"
+        )
+    for name in SOFTWARE:
+        versions = sorted({version for one in completed if (version := one.versions.get(name)) is not None})
+        if len(versions) > 1:
+            yield f"runs are of several versions of {name}: {', '.join(versions)}"
 
 
 def _too_wide(wanted: float, points: Sequence[StudyPoint]) -> Iterator[str]:
@@ -312,6 +359,14 @@ def _too_wide(wanted: float, points: Sequence[StudyPoint]) -> Iterator[str]:
         widest = max((width for point in wide if (width := widths[point.id]) is not None), default=None)
         most = f", the widest to ± {100 * widest:.3g} %" if widest is not None else ""
         yield f"{counted(len(wide), 'point')} not yet known to ± {100 * wanted:g} %{most}: raise study.repeats"
+
+
+def _ended_before(wanted: float, points: Sequence[StudyPoint]) -> Iterator[str]:
+    """How many runs ended before their throughput was known as well as the study wants."""
+    rates = [run.metrics.throughput for point in points for run in point.runs if run.metrics is not None]
+    short = sum((width := half_width(rate)) is None or width > wanted for rate in rates)
+    if short:
+        yield f"{counted(short, 'run')} ended with a throughput not known to ± {100 * wanted:g} %: raise study.steps"
 
 
 def _width_between_runs(point: StudyPoint) -> float | None:

@@ -20,8 +20,10 @@ from allpull.study.directory import (
     open_directory,
     read_attempts,
     runs_by_point,
+    unlogged_attempts,
 )
 from allpull.study.file import StudyFile
+from allpull.study.length import Enough
 from allpull.study.plan import run_order
 from allpull.study.point_run import Deadline, StudyPlace, attempt_of, run_point
 from allpull.study.points import Point, show_parameters
@@ -101,10 +103,12 @@ def run_study(
 
 class _Runner:
     def __init__(self, study: StudyFile, points: Sequence[Point], place: StudyPlace, viewer: Viewer) -> None:
-        self._settings = study.settings
+        self._study, self._settings = study, study.settings
         self._points = {point.id: point for point in points}
         self._place = place
         self._viewer = viewer
+        for attempt in unlogged_attempts(place.directory, {point.id: point.job.ranks for point in points}):
+            add_attempt(place.directory, attempt)
         self._costs = Costs(points, read_attempts(place.directory))
         self._completed: dict[str, dict[int, str]] = {}
         for (id_, repeat), runs in runs_by_point(place.directory).items():
@@ -157,6 +161,12 @@ class _Runner:
                 left_s=None if left_s is None else max(0.0, left_s - seconds),
             )
 
+        enough = Enough(self._study)
+
+        def look(directory: Path) -> Deadline | None:
+            self._viewer.look(live(directory))
+            return enough.look(directory)
+
         title = live(self._place.directory).title
         self._viewer.begun(title)
         try:
@@ -165,7 +175,7 @@ class _Runner:
                 repeat,
                 self._place,
                 deadline=self._deadline(point),
-                look=lambda directory: self._viewer.look(live(directory)),
+                look=look,
             )
         except KeyboardInterrupt:
             seconds = time.monotonic() - began_s
@@ -174,6 +184,8 @@ class _Runner:
         self._add(attempt)
         rate = self._rate(attempt.run) if attempt.state == "completed" and attempt.run else None
         self._viewer.ended(title, attempt, rate, self._costs.left_s(missing[1:]))
+        if attempt.state in ("failed", "timeout"):
+            self._check_disk()  # a program that fails for that, or whose steps are no longer recorded, rarely says so
         return attempt
 
     def _is_known_well(self, id_: str) -> bool:

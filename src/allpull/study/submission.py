@@ -57,6 +57,11 @@ def submit_study(
             "study.half_width decides after each run whether another is needed, and jobs are submitted beforehand",
             hint="--set study.half_width=0, or allpull study run inside an allocation",
         )
+    if study.settings.run_half_width:
+        raise BadInput(
+            "study.run_half_width ends runs while they go on, and nothing watches a submitted job",
+            hint="--set study.run_half_width=0, or allpull study run inside an allocation",
+        )
     open_directory(study, list(points), directory)
     by_id = {point.id: point for point in points}
     chains: list[str] = []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +69,17 @@ def test_the_innermost_phase_is_seen_and_the_one_around_it_once_it_has_ended(
 def test_a_rank_that_did_nothing_yet_is_nowhere(tmp_path: Path) -> None:
     live_words(str(tmp_path), 0)
     assert seen(tmp_path) == (NOTHING, 0)
+
+
+def test_a_full_disk_hides_the_numbers_and_does_not_end_the_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int, content: bytes) -> int:
+        raise OSError(errno.ENOSPC, f"no room for {len(content)}")
+
+    monkeypatch.setattr(os, "write", full)
+    words = live_words(str(tmp_path), 0)  # mapping a file with holes instead would be SIGBUS at the first store
+    assert isinstance(words, list)
 
 
 def test_more_words_than_there_are_places_share_the_last(rank: tuple[Recorder, Clock, Path]) -> None:

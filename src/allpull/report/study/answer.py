@@ -10,7 +10,7 @@ from allpull.report.study.content import StudyReport
 from allpull.report.study.lines import Series, plain_name, series
 from allpull.report.study.scaling import ACCEPTABLE, bounds
 from allpull.report.study.times import timed
-from allpull.report.wording import joined, percent, ranged, spread, spread_parts, times
+from allpull.report.wording import joined, percent, ranged, spread, spread_parts, times, virtual_points
 from allpull.schema.results import Interval
 from allpull.schema.studied import StudyPoint
 from allpull.study.epochs import same_epochs
@@ -186,9 +186,9 @@ def _doubts(report: StudyReport) -> Iterator[Notice]:
     if failed:
         items = [f"{described(report, point)}: {_reason(point)}" for point in failed[:MOST_ITEMS]]
         yield Notice(title=f"{counted(len(failed), 'point')} without a measurement", items=items, bad=True)
-    items = []
-    if report.study.changed:
-        names = dict.fromkeys(plain_name(one.what) for one in report.study.changed)
+    items = list(virtual_points(report.study))
+    if report.changed:
+        names = dict.fromkeys(plain_name(one.what) for one in report.changed)
         items.append(f"This study was fitted to this machine: {joined(list(names)[:6])} differ from the full study.")
     single = [point for point in report.measured if sum(run.metrics is not None for run in point.runs) == 1]
     if single:

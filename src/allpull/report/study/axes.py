@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from allpull.analyse.scaling import ratio
 from allpull.report.html.block import Block, Chart, Part, Table
 from allpull.report.html.lines import Frame, Line, Mark, chart
 from allpull.report.printable import short
@@ -13,7 +12,7 @@ from allpull.report.study.lines import Axis, AxisLine, axes, plain_name, plain_v
 from allpull.report.study.scaling import MOST_ROWS, rate
 from allpull.report.wording import ABSENT, joined, ranged, spread
 from allpull.schema.studied import PublishedSeries, StudyPoint, Value
-from allpull.study.results import base_value
+from allpull.study.results import base_value, throughput_ratio
 from allpull.units import counted, show_count
 
 TITLE = "One setting at a time"
@@ -150,16 +149,10 @@ def _ratios(axis: Axis) -> Iterator[Table]:
     rows: list[tuple[str, ...]] = []
     for line in axis.lines:
         points = _by_value(line)
-        rows.append((line.name, *(_ratio(points.get(one), points.get(base)) for one in others)))
+        rows.append((line.name, *(ranged(throughput_ratio(points.get(one), points.get(base))) for one in others)))
     if any(cell != ABSENT for row in rows for cell in row[1:]):
         yield Table(
             caption=f"Throughput over that of {base}, with 95 % intervals",
             columns=("Line", *(f"{one} ÷ {base}" for one in others)),
             rows=rows[:MOST_ROWS],
         )
-
-
-def _ratio(top: StudyPoint | None, bottom: StudyPoint | None) -> str:
-    if top is None or bottom is None or top.throughput is None or bottom.throughput is None:
-        return ABSENT
-    return ranged(ratio(top.throughput, bottom.throughput))

@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from allpull.schema.audited import AuditFinding
 from allpull.schema.pop import PopEfficiencies
 from allpull.schema.results import RunDetail
-from allpull.schema.studied import StudyPoint, StudyResult
+from allpull.schema.studied import Changed, StudyPoint, StudyResult
 from allpull.schema.tuned import TuneResult
+
+NO_NUMBER = ("study.title", "study.notes", "study.timeout", "study.limit")
+"""Beginnings of settings that do not decide what is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +28,11 @@ class StudyReport:
     findings: Sequence[AuditFinding] = ()
     unchecked: Sequence[str] = ()
     tuning: TuneResult | None = None
+
+    @property
+    def changed(self) -> list[Changed]:
+        """What ``--fit-here`` changed of what is measured: limits and notes move no number."""
+        return [one for one in self.study.changed if not one.what.startswith(NO_NUMBER)]
 
     @property
     def measured(self) -> list[StudyPoint]:

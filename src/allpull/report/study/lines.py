@@ -97,11 +97,21 @@ def series(study: StudyResult) -> list[Series]:
     names = []
     for part, group in zip(parts, groups, strict=True):
         varied = _varied([other[0].series for other, its in zip(groups, parts, strict=True) if its == part])
-        names.append(", ".join(filter(None, [part, label(group[0].series, varied)])) or "measured")
+        names.append(", ".join(filter(None, [part, label(group[0].series, varied)])))
     return [
         Series(name=name, points=group, scaling=_scaling(study, group))
-        for name, group in zip(distinct([short(name, LABEL_CHARACTERS) for name in names]), groups, strict=True)
+        for name, group in zip(
+            distinct([_how(study, short(name, LABEL_CHARACTERS)) for name in names]), groups, strict=True
+        )
     ]
+
+
+def _how(study: StudyResult, name: str) -> str:
+    """The name of a line that was measured; one that was rehearsed says so, wherever the figure is shown."""
+    measured = sum(point.throughput is not None for point in study.points)
+    if not measured or study.rehearsed < measured:
+        return name or "measured"
+    return f"{name} (rehearsed)" if name else "rehearsed"
 
 
 def axes(study: StudyResult) -> list[Axis]:
@@ -123,7 +133,7 @@ def axes(study: StudyResult) -> list[Axis]:
         follow = [one for one in varied if one not in {name, "ranks", *twins} and _decides(values[name], values[one])]
         covered |= {name, *twins}
         fixed = [one for one in varied if one not in {name, *twins, *follow}]
-        lines = _axis_lines(list(zip(study.points, settings, strict=True)), name, fixed)
+        lines = _axis_lines(study, settings, name, fixed)
         if lines:
             is_numeric = all(_is_number(value) for line in lines for value, _ in line.points)
             made.append(Axis(parameter=name, with_it=[*twins, *follow], is_numeric=is_numeric, lines=lines))
@@ -157,16 +167,20 @@ def distinct(names: Sequence[str]) -> list[str]:
 
 
 def _axis_lines(
-    points: Sequence[tuple[StudyPoint, Mapping[str, Value]]], name: str, fixed: Sequence[str]
+    study: StudyResult, settings: Sequence[Mapping[str, Value]], name: str, fixed: Sequence[str]
 ) -> list[AxisLine]:
-    """The lines over parameter ``name``: groups of several of its values in which ``fixed`` are equal."""
+    """The lines over parameter ``name``: groups of several of its values in which ``fixed`` are equal.
+
+    ``settings`` are those of each point of ``study``.
+    """
+    points = list(zip(study.points, settings, strict=True))
     lines: list[tuple[Mapping[str, Value], list[tuple[Value, StudyPoint]]]] = []
     for group in _grouped(points, lambda pair: _key({one: pair[1].get(one) for one in fixed})).values():
         by_value = {json.dumps(own[name]): (own[name], point) for point, own in group if name in own}
         if len(by_value) > 1:
             lines.append((group[0][1], list(by_value.values())))
     shown = _varied([own for own, _ in lines], fixed)
-    names = distinct([label(own, shown) or "measured" for own, _ in lines])
+    names = distinct([_how(study, label(own, shown)) for own, _ in lines])
     return [
         AxisLine(name=one, ranks=known[0][1].ranks, points=sorted(known, key=_place))
         for one, (_, known) in zip(names, lines, strict=True)

@@ -14,7 +14,7 @@ from allpull.report.study.lines import Series, plain_name, series
 from allpull.report.study.method import left_out, machines, steady_steps, versions
 from allpull.report.study.scaling import bounds
 from allpull.report.study.times import timed
-from allpull.report.wording import joined, spread
+from allpull.report.wording import joined, spread, virtual_points
 from allpull.schema.studied import StudyPoint, Value
 from allpull.study.epochs import epoch_of, epochs_of, metrics_of, samples_per_epoch
 from allpull.units import counted
@@ -46,7 +46,13 @@ def paragraph(report: StudyReport) -> str:
     best = best_point(report)
     if best is None:
         return "No point of this study has a throughput yet.\n"
-    lines = [_setting(report), *_scaled(report), f"{_best(report, best)}", *_limits(report)]
+    lines = [
+        _setting(report),
+        *virtual_points(report.study),
+        *_scaled(report),
+        f"{_best(report, best)}",
+        *_limits(report),
+    ]
     return printable(" ".join(line for line in lines if line)) + "\n"
 
 
@@ -183,8 +189,8 @@ def _limits(report: StudyReport) -> Iterator[str]:
     without = sum(point.throughput is None for point in report.study.points)
     if without:
         yield f"{counted(without, 'point')} of the study {'has' if without == 1 else 'have'} no measurement."
-    if report.study.changed:
-        changes: Sequence[str] = [f"{plain_name(one.what)} {one.here} for {one.full}" for one in report.study.changed]
+    if report.changed:
+        changes: Sequence[str] = [f"{plain_name(one.what)} {one.here} for {one.full}" for one in report.changed]
         yield f"The study was fitted to this machine: {joined([short(one, TEXT_CHARACTERS) for one in changes[:6]])}."
     slips = [finding.text for finding in report.findings if finding.kind == "slip"]
     if slips:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.box import SIMPLE_HEAD
@@ -12,7 +13,7 @@ from rich.text import Text
 
 from allpull.report.printable import printable
 from allpull.report.terminal.table import bullets
-from allpull.report.wording import ABSENT, percent, ranged, spread, times
+from allpull.report.wording import ABSENT, percent, ranged, spread, times, virtual_points
 from allpull.schema.results import Interval
 from allpull.schema.studied import (
     Changed,
@@ -27,6 +28,7 @@ from allpull.study.points import show_parameters
 from allpull.study.results import by_series, series_label
 from allpull.units import counted, show_count, show_time
 
+SHOWN_BASES = 4  # of costs
 SHOWN_COMMANDS = 1  # of a plan: the others differ in their parameters
 
 
@@ -42,7 +44,9 @@ def planned(plan: StudyPlan) -> RenderableType:
     parts.append(_table(["id", "parameters", "ranks", "hosts", "network", "done", "cost"], rows, left=2))
     parts += [Text(f"such as: {printable(shlex.join(point.command))}") for point in plan.points[:SHOWN_COMMANDS]]
     parts += [Text(_published_line(one)) for one in plan.published]
-    parts.append(bullets([*_changes(plan.changed), *plan.notes]))
+    bases = Counter(point.cost_from for point in plan.points if point.cost_from is not None)
+    costs = [f"cost of {counted(points, 'point')}: by {basis}" for basis, points in bases.most_common(SHOWN_BASES)]
+    parts.append(bullets([*costs, *_changes(plan.changed), *plan.notes]))
     return Group(*parts)
 
 
@@ -63,8 +67,9 @@ def measured(result: StudyResult) -> RenderableType:
     not_done = list(_not_done(result.points))
     if not_done:
         parts += [Text(), Text("Not measured", style="bold"), bullets(not_done)]
-    if result.notes:
-        parts += [Text(), bullets(result.notes)]
+    notes = [*virtual_points(result), *result.notes]
+    if notes:
+        parts += [Text(), bullets(notes)]
     return Group(*parts)
 
 

@@ -12,7 +12,7 @@ from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
 from allpull.errors import AllpullError, RunDirError
 from allpull.explain.explanation import explain
-from allpull.rundir.live.snapshot import JobSnapshot, job_snapshot
+from allpull.rundir.live.snapshot import job_snapshot
 from allpull.rundir.read.run import read_run
 from allpull.rundir.run_record import read_record
 from allpull.schema.run import RunRecord
@@ -20,6 +20,7 @@ from allpull.schema.studied import Attempt, Parameters
 from allpull.schema.tuned import BottleneckKind, TrialState
 from allpull.study.directory import RUNS
 from allpull.study.file import Matrix, StudyFile
+from allpull.study.length import Enough
 from allpull.study.point_run import Deadline, StudyPlace, run_point
 from allpull.study.points import Point, points_of
 from allpull.study.tune.bottleneck import bottlenecks
@@ -112,18 +113,19 @@ class _Watch:
 
     def __init__(self, study: StudyFile, goal: Goal, hopeless: Hopeless) -> None:
         self._study, self._goal, self._hopeless = study, goal, hopeless
+        self._enough = Enough(study)
         self._begin_s = time.monotonic()
         self._state: TrialState | None = None
 
     def look(self, directory: Path) -> Deadline | None:
-        """Why to end the run in ``directory`` now: it is hopeless, or has made all steps of the study."""
+        """Why to end the run in ``directory`` now: it has measured enough, or is hopeless."""
+        enough = self._enough.look(directory)
+        if enough is not None:
+            return enough
         try:
             now = job_snapshot(directory)
         except RunDirError:
             return None
-        if self._has_all_steps(now):
-            self._state = "completed"
-            return Deadline(seconds=0.0, state="skipped", reason="it has made study.steps")
         seconds = time.monotonic() - self._begin_s
         live = live_value(self._goal, now, warmup_steps=self._study.settings.warmup_steps, seconds=seconds)
         reason = None if live is None else self._hopeless(live)
@@ -137,15 +139,8 @@ class _Watch:
         if attempt.state == "completed":
             return "completed", None
         if self._state is not None:
-            return self._state, None if self._state == "completed" else attempt.reason
+            return self._state, attempt.reason
         return ("timeout" if attempt.state == "timeout" else "failed"), attempt.reason
-
-    def _has_all_steps(self, now: JobSnapshot) -> bool:
-        """Whether a user's program has made the steps of the study; it does not know of them, and would go on."""
-        steps = self._study.settings.steps
-        if self._study.source != "command" or not steps or len(now.ranks) < now.record.ranks:
-            return False
-        return all(rank.steps and rank.steps[-1].step + 1 >= steps for rank in now.ranks)
 
 
 def point_of(study: StudyFile, parameters: Parameters) -> Point:
