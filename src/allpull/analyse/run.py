@@ -24,11 +24,12 @@ from allpull.analyse.programs import precision
 from allpull.analyse.replicas import gaps_of_replicas, replicas
 from allpull.analyse.statistics import evenly
 from allpull.analyse.steps import throughput
-from allpull.analyse.steps.grid import arrange, of_steps, walls
+from allpull.analyse.steps.grid import arrange, walls
 from allpull.analyse.steps.pauses import pauses, waits
 from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps
 from allpull.rundir.read.linked_files import linked_files
 from allpull.rundir.read.run import RunData
+from allpull.rundir.read.steps import spans
 from allpull.schema.gap import Gap, texts
 from allpull.schema.reading import Io
 from allpull.schema.results import CollectiveUse, Pause, RunDetail, RunMetrics, Steady
@@ -162,8 +163,7 @@ def _of_hosts(run: RunData, steps: NDArray[np.int64]) -> dict[str, tuple[int, in
 
 def _windows(records: pl.DataFrame, steps: NDArray[np.int64]) -> pl.DataFrame:
     """First begin and last end of these steps on each rank, in ns: columns rank, begin_ns, end_ns."""
-    columns = records.select("rank", "step", "begin_ns", "end_ns")
-    return of_steps(columns, steps).group_by("rank").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
+    return spans(records, np.isin(records["step"].to_numpy(), steps))
 
 
 def _gaps_of_rates(steady: SteadySteps, *, has_rate: bool) -> Iterator[Gap]:

@@ -116,7 +116,9 @@ def save_less(start: Start) -> Action:
     """How to spend less time on checkpoints."""
     if not start.sets("train.async_checkpoint"):
         return sentence(
-            "save in the background: ", program("torch.distributed.checkpoint.async_save"), "; or less often"
+            "save in the background: ",
+            program("from torch.distributed.checkpoint import async_save"),
+            "; or less often",
         )
     every = 2 * start.checkpoint_every
     return joined(

@@ -11,6 +11,7 @@ from typing import NoReturn
 
 PR_SET_PDEATHSIG = 1
 WARNED = 128 + signal.SIGUSR1  # exit code of a training that stopped on a warning
+UNFLUSHED = 120  # exit code of Python where its output cannot be written
 SERVE_VARIABLE = "ALLPULL_SERVE_STORE"  # set for rank 0 where no agent serves the store of the process group
 
 
@@ -27,6 +28,9 @@ def leave(code: int) -> NoReturn:
     successful training would end with code 134 (pytorch issues 179291, 190489).
     """
     atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # a terminal that has closed, a full disk
+            code = code or UNFLUSHED
     os._exit(code)

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -364,3 +365,30 @@ def test_the_attempt_is_the_number_of_the_restart_whatever_a_rank_left(
     assert attempts.begin(str(tmp_path), 3) == {"attempt": restarts, "steps_before": recorded or 0}
     assert os.environ[attempts.RESUME] == "1"
     assert (tmp_path / f"attempts/{restarts - 1}").exists() is (recorded is not None)
+
+
+class Hangup(Exception):
+    """A signal came."""
+
+
+def test_a_signal_that_another_thread_was_given_ends_a_wait() -> None:
+    """Where two signals come at once, Linux may hand both to a thread that sleeps, and nothing wakes the main one."""
+    replied, ended = threading.Event(), threading.Event()
+
+    def hang_up(*_: object) -> None:
+        raise Hangup
+
+    def unanswered() -> None:
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR2)
+        replied.set()
+        ended.wait(30.0)
+        replied.clear()
+
+    before = signal.signal(signal.SIGUSR2, hang_up)
+    try:
+        with pytest.raises(Hangup):
+            rendezvous.in_thread(unanswered)
+        assert replied.is_set()
+    finally:
+        ended.set()
+        signal.signal(signal.SIGUSR2, before)

@@ -17,6 +17,7 @@ from allpull.errors import BadInput
 from allpull.observe.identity import Identity
 from allpull.observe.recording import journal, recorder
 from allpull.observe.recording.recorder import Recorder
+from allpull.observe.recording.step_line import EVALUATION, FORWARD
 from allpull.rundir import layout
 from allpull.schema import base
 from allpull.schema.events import EVENT, EventsHeader
@@ -124,6 +125,25 @@ def test_what_happens_inside_an_evaluation_belongs_to_it(loop):
     assert "evaluation" in record.tags
     span = next(event for event in events_of(folder) if event.kind == "span")
     assert (span.name, span.end_ns - span.begin_ns) == ("evaluation", 10_000_000)
+
+
+def test_an_evaluation_that_was_none_is_time_of_the_step(loop):
+    """1 ms evaluates after the step; what follows it turns out to be work of the next step."""
+    clock, recorder, folder = loop
+    one_step(clock)
+    with marks.phase("evaluation"):
+        clock.ms(1)
+    recorder.enter(EVALUATION)
+    with marks.phase("forward"):
+        clock.ms(7)
+    clock.ms(2)
+    recorder.retract(FORWARD)
+    one_step(clock)
+    recorder.close(ended_well=True)
+    record = steps_of(folder)[1]
+    assert (record.evaluation_ns, record.forward_ns) == (1_000_000, 19_000_000)
+    spans = [event for event in events_of(folder) if event.kind == "span"]
+    assert [span.end_ns - span.begin_ns for span in spans] == [1_000_000]
 
 
 def test_nested_phases_are_disjoint_and_names_of_the_users_own_are_kept(loop):
@@ -278,13 +298,14 @@ def test_short_steps_share_the_waiting_for_a_cpu_that_is_read_for_them(loop, mon
     monkeypatch.setattr(recorder.queue, "since", lambda: reads.append(clock.now_ns) or 3_000_000)
     recorder.begin_here()
     reads.clear()
-    for milliseconds in (4, 4, 4, 30, 5):
+    for milliseconds in (*[4] * 13, 30, 5, 30, 5):
         clock.ms(milliseconds)
         marks.step(1)
     recorder.close(ended_well=True)
     queued = [step.queued_ns for step in steps_of(folder)]
-    assert queued == [1_000_000] * 3 + [3_000_000] * 2  # three together, one alone, and one that the end closes
-    assert len(reads) == 3
+    assert queued[:13] == [230_769] * 13  # in 52 ms
+    assert queued[13:] == [3_000_000, 428_571, 2_571_428, 3_000_000]  # by their lengths; the end closes the last one
+    assert len(reads) == 4
 
 
 def test_a_resumed_training_says_so(loop):

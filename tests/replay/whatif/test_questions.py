@@ -129,7 +129,6 @@ def test_a_slow_rank_made_like_the_others_gives_back_what_it_was_late(phase: str
     healthy = window(4, 30, bucket_s=[0.004] * 3, **usual)
     assert total_s(slow) > total_s(healthy) + 1.0
     assert total_s(balanced.like_median(slow, [2], (phase,))) == pytest.approx(total_s(healthy))
-    assert total_s(balanced.all_like_median(slow, (phase,))) == pytest.approx(total_s(healthy))
     assert total_s(balanced.like_median(slow, [1], (phase,))) == pytest.approx(total_s(slow))
 
 
@@ -148,13 +147,6 @@ def test_nobody_is_like_others_where_there_are_none() -> None:
     one = window(3, 5, forward=[0.01, 0.02, 0.03])
     assert total_s(balanced.like_median(one, range(3), ("forward",))) == total_s(one)
     assert total_s(balanced.like_median(one, [], ("forward",))) == total_s(one)
-
-
-def test_equal_shards_keep_all_work_and_make_the_step_the_mean() -> None:
-    one = window(4, 10, forward=[0.010, 0.010, 0.010, 0.030], backward=[0.020, 0.020, 0.020, 0.060])
-    even = balanced.all_like_mean(one, ("forward", "backward"))
-    assert total_work_s(even).sum() == pytest.approx(total_work_s(one).sum())
-    assert total_s(even) == pytest.approx(10 * 0.045)
 
 
 def test_persistent_and_rotating_imbalance_are_taken_away_apart() -> None:

@@ -27,7 +27,9 @@ FIRST = "0"
 
 def every_reduction(steps: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
     """The reductions (columns ``SCHEMA``) of ``steps`` (of ``rundir.read.steps``), some of which are ``listed``."""
-    moments = steps.select("rank", "step", "arrival_ns", "done_ns").drop_nulls()
+    moments = steps.select("rank", "step", "arrival_ns", "done_ns")
+    if moments["arrival_ns"].null_count() or moments["done_ns"].null_count():  # else a copy of four whole columns
+        moments = moments.drop_nulls()
     alone = (
         moments
         if listed.is_empty()

@@ -51,10 +51,10 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
     """The buckets in the profiler windows of ``run``: the last window of each rank first, until ``limit_bytes``."""
     rows: list[Row] = []
     gaps: list[Gap] = []
-    root = (
-        safe_open.checked_directory(run.directory) if any(log.traces for log in run.events.values()) else run.directory
-    )
     with_windows = [rank for rank, log in run.events.items() if log.traces]
+    if not with_windows:
+        return BucketWindows(times=pl.DataFrame(schema=SCHEMA), read=0, gaps=())
+    root = safe_open.checked_directory(run.directory)
     steps = _by_rank(run.steps.select("rank", "step", "begin_ns", "end_ns", "done_ns"), with_windows)
     calls = _by_rank(run.collectives.select("rank", "begin_ns"), with_windows)
     left, read, unread, strange = limit_bytes, 0, 0, []

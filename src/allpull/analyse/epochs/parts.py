@@ -157,7 +157,8 @@ def _logs_on_one_clock(run: AlignedRun) -> tuple[dict[int, EventLog], list[str]]
 def _of_ranks(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataFrame) -> dict[int, list[_RankEpoch]]:
     """The epochs of each rank that made a step in one."""
     columns = ("rank", "step", "begin_ns", "end_ns", "input_ns", "samples")
-    records = run.clock.shared(run.data.steps.select(columns), ("begin_ns", "end_ns"))
+    moments = ("begin_ns", "end_ns")
+    records = run.clock.shared(run.data.steps.select(columns), moments) if run.on_device else run.steps.select(columns)
     marks = moments_ns(run, [(rank, mark.t_ns) for rank, log in logs.items() for mark in log.epochs])
     steps = {name: records[name].fill_null(0).to_numpy() for name in columns[1:]}
     steps["lacks_samples"] = records["samples"].is_null().cast(pl.Int64).to_numpy()

@@ -97,7 +97,9 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
     out = [
         one
         for one in hidden or computing.ranks
-        if one.size.value >= least_s and own[one.rank] and not may_be_starved(window, one.rank, one.size.value)
+        if one.size.value >= least_s
+        and own[one.rank]
+        and not may_be_starved(window, one.rank, one.size.value - least_s)
     ]
     unsure: list[Outlier] = []
     if held_s is None or surely_s is None:

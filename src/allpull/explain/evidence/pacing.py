@@ -50,10 +50,14 @@ def fed_in_time(window: Window, without: Removal) -> Window:
 
 
 def may_be_starved(window: Window, rank: int, excess_s: float) -> bool:
-    """Whether waiting for its host after late batches explains that ``rank`` computes ``excess_s`` longer per step."""
+    """Whether waiting for its host after late batches explains that ``rank`` computes ``excess_s`` longer per step.
+
+    What the host does between the batch and forward, and then the issuing of forward, delay an idle device.
+    """
     if window.paced_s is None or window.ranks < 2:
         return False
-    starved_s = np.where(window.per_step("input") >= STARVED * window.wall_s, window.paced_s, 0.0).mean(axis=0)
+    for_host_s = window.paced_s + window.per_step("other") + window.per_step("host")
+    starved_s = np.where(window.per_step("input") >= STARVED * window.wall_s, for_host_s, 0.0).mean(axis=0)
     return bool(excess_s <= starved_s[rank] - np.median(np.delete(starved_s, rank)))
 
 

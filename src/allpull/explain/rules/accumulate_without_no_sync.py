@@ -37,6 +37,7 @@ from allpull.replay.whatif.network import without_reductions
 from allpull.replay.window import REDUCE, Window
 
 IDLE_S = 1e-6  # of an optimizer between two reductions: rounding of time stamps
+IDLE_SHARE = 1e-5  # of a step: by so much host clocks differ in rate, and work is scaled to one of them
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -87,11 +88,12 @@ def needless_reductions(window: Window) -> NDArray[np.bool_]:
         return needless
     worked_s = window.work.get("optimizer", np.zeros((window.events, window.ranks))).max(axis=1)
     stepped_s = np.cumsum(worked_s)
+    idle_s = IDLE_S + IDLE_SHARE * window.measured_s / max(1, window.steps.size)
     step, networks = window.step_of[events], lane.networks
     following: dict[tuple[int, int], int] = {}
     for place in range(events.size - 1, -1, -1):
         key = (int(step[place]), int(networks[place]))
         later = following.get(key)
-        needless[place] = later is not None and stepped_s[later] - stepped_s[events[place]] <= IDLE_S
+        needless[place] = later is not None and stepped_s[later] - stepped_s[events[place]] <= idle_s
         following[key] = int(events[place])
     return needless

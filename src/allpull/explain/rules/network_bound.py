@@ -56,12 +56,14 @@ WITHIN = 0.25  # of a step: ranks of one host exchange through its memory, on th
 MOST_CALLS = 3  # collectives that are named
 EXCHANGE_LESS = sentence(
     "send less: ",
+    program("from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook"),
+    " and ",
     program("model.register_comm_hook(None, fp16_compress_hook)"),
     ", no_sync() over several batches, a larger batch per rank",
 )
 CALL_LESS = sentence(
     "communicate less often (a larger batch per rank; with FSDP2, ",
-    program("reshard_after_forward=False"),
+    program("fully_shard(model, reshard_after_forward=False)"),
     ", and ",
     program("model.set_requires_gradient_sync(False)"),
     " over several batches)",

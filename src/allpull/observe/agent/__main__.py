@@ -141,6 +141,15 @@ def warned(number: int, _: object) -> NoReturn:
     raise SignalException(f"warned by signal {number}", signal.Signals(number))
 
 
+def ignore_endings() -> None:
+    """Ignore signals that end this process: its ranks have ended, and it still records how.
+
+    The end of a connection sends two, a hangup and the death of our parent.
+    """
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+
+
 def choose_interface(interface: str, master: str) -> None:
     """Have Gloo use ``interface``, else the one in the environment, else the one with the route to host 0.
 
@@ -180,6 +189,7 @@ def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], j
             failures = failure_records(agent.failures)
             return {"code": exit_code(failures) if failures else LOST, "reason": reason, "failures": failures}
         finally:
+            ignore_endings()
             hosts.shutdown()
     finally:
         scratch.remove(folder)

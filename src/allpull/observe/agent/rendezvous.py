@@ -10,6 +10,7 @@ restart left.
 from __future__ import annotations
 
 import json
+import math
 import os
 import socket
 import threading
@@ -34,6 +35,7 @@ RESTART, OVER, FAILED, GONE = "again", "over", "failed", "gone"
 
 LAST_WORDS_S = 5.0  # from a failure elsewhere to ending our ranks: the same cause may end them, and they record it
 REPLY_S = 30.0  # the longest that host 0 takes to answer a request
+SIGNALS_EVERY_S = 0.2  # Python handles signals between waits; Linux may give one to a thread, which does not end ours
 ONE_WAIT = timedelta(hours=1)  # torch counts a wait in 32-bit milliseconds
 GRACE_VARIABLE = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"  # seconds that torch's agent gives ranks to end
 
@@ -249,6 +251,9 @@ class OutcomeListener:
 def in_thread(request: Callable[[], Answer], limit_s: Optional[float] = None) -> Answer:
     """Call ``request`` in a thread and wait for its answer, so that signals are handled: torch's stores block them.
 
+    A terminal that closes and a parent that ends send two signals at once. While the first wakes the main thread, Linux
+    gives both to another one; the main thread then sleeps on, and only the end of its wait lets Python handle them.
+
     Raises:
         HostsDisconnected: another host or our disk failed, or ``limit_s`` seconds have passed.
     """
@@ -261,10 +266,14 @@ def in_thread(request: Callable[[], Answer], limit_s: Optional[float] = None) ->
             answers.put((error, None))
 
     threading.Thread(target=run, name="request", daemon=True).start()
-    try:
-        error, answer = answers.get(timeout=limit_s)
-    except Empty:
-        raise HostsDisconnected(f"the agent of the first host gave no answer in {limit_s:g} s") from None
+    deadline_s = math.inf if limit_s is None else time.monotonic() + limit_s
+    while True:
+        try:
+            error, answer = answers.get(timeout=SIGNALS_EVERY_S)
+            break
+        except Empty:
+            if time.monotonic() > deadline_s:
+                raise HostsDisconnected(f"the agent of the first host gave no answer in {limit_s:g} s") from None
     if isinstance(error, (DistError, OSError)):
         raise HostsDisconnected(first_line(error)) from error
     if error is not None:

@@ -42,7 +42,8 @@ OPAQUE = (EVALUATION, CHECKPOINT)  # time inside belongs to them, forward passes
 OTHERS = "others"  # the name that user phases share when no place is left
 MOST_REDUCTIONS = 1024  # of a step; one with more has no known arrival
 COLLECTED = OPTIMIZER + 1  # phases whose time a reduction is recorded with
-QUEUE_EVERY_NS = 10_000_000  # a read takes 20 µs where the program has filled the caches
+QUEUE_EVERY_NS = 10_000_000  # a read takes 30 µs where the program has filled the caches
+SHORT_QUEUE_EVERY_NS = 50_000_000  # of steps that are shorter than that: 30 µs in 10 ms are a third of a percent
 MOST_COLLECTIVES = 10_000  # of a step; those of a program without steps would fill its memory
 
 
@@ -91,7 +92,7 @@ class Recorder:
         self._lines = StepLines(self._names)
         self._spans: Dict[str, Span] = {name: Span(self, place) for place, name in enumerate(KNOWN)}
         self.stack: List[int] = []  # the open phases, nested
-        self.turned_ns = self._begin_ns = self._backward_begin_ns = self._opaque_begin_ns = 0
+        self.turned_ns = self.begin_ns = self._backward_begin_ns = self._opaque_begin_ns = 0
         self._phases = 0  # of this step
         self._ended = EndedStep()
         self.is_cut = False  # whether ``_ended`` is a step that is not written yet
@@ -113,7 +114,7 @@ class Recorder:
         )
         self._lines.cost = Cost(self._pair, clock_ns)
         self.begin_here()
-        self._begin_ns = self._phases = 0
+        self.begin_ns = self._phases = 0
 
     def phase(self, name: str) -> ContextManager[None]:
         """The span of phase ``name``; spans nest, and each moment belongs to the innermost."""
@@ -143,8 +144,8 @@ class Recorder:
         depth = len(stack)
         if depth or place in OPAQUE:
             place = self._enters_within(place, now)
-        if not self._begin_ns:
-            self._begin_ns = now
+        if not self.begin_ns:
+            self.begin_ns = now
         self.turned_ns = now
         if place == BACKWARD:
             self._backward_begin_ns = now
@@ -175,6 +176,13 @@ class Recorder:
         elif place in OPAQUE and place not in stack:
             self._opaque_ended(place, now)
 
+    def retract(self, place: int) -> None:
+        """The one open phase, which is of ``OPAQUE``, was none: its time counts as phase ``place``."""
+        now, begin = self.clock_ns(), self._opaque_begin_ns
+        self._spent[self.stack.pop()] -= self.turned_ns - begin
+        self._spent[place] += now - begin
+        self.turned_ns = self.live[ENDED_NS] = now
+
     def collective(self, kind: int, number: int, begin: int, blocked: Optional[int], end: Optional[int]) -> None:
         """A collective of this step: ``number`` is its sequence number in its group; the rest as in ``StepRecord``."""
         if len(self.collectives) < MOST_COLLECTIVES:
@@ -189,15 +197,14 @@ class Recorder:
     def cut(self) -> None:
         """The step ends here; if it is cut again before it is written, it ends there."""
         now = self.clock_ns()
-        if not self._begin_ns:
-            self._begin_ns = now
+        begin = self.begin_ns = self.begin_ns or now
         if self.stack:  # inside a phase: the part so far belongs to this step
             self._spent[self.stack[-1]] += now - self.turned_ns
             self.turned_ns = now
         ended = EndedStep() if self.is_cut else self._ended
         ended.end_ns = now
         ended.samples, ended.elements, ended.passes = self.samples, self.elements, self.passes
-        if now - self.queue_read_ns >= QUEUE_EVERY_NS:
+        if now - self.queue_read_ns >= (QUEUE_EVERY_NS if now - begin >= QUEUE_EVERY_NS else SHORT_QUEUE_EVERY_NS):
             self.queue_read_ns = now
             ended.queued_ns = self.queue.since()
         else:
@@ -235,7 +242,7 @@ class Recorder:
                 (
                     self.step_number,
                     self._epoch,
-                    self._begin_ns,
+                    self.begin_ns,
                     self._phases,
                     end,
                     ended.reductions,
@@ -249,7 +256,7 @@ class Recorder:
                 )
             )
         self.is_cut = False
-        self._begin_ns = end
+        self.begin_ns = end
         self._phases = 0
         self.step_number += 1
         self.live[STEP] = self.step_number
@@ -262,13 +269,13 @@ class Recorder:
         self._spent = [0] * len(self._spent)
         self._reductions = []
         self.queue.since()
-        self._begin_ns = self.queue_read_ns = self.clock_ns()
+        self.begin_ns = self.queue_read_ns = self.clock_ns()
 
     def credit(self, place: int) -> None:
         """Count the time since the last phase ended as phase ``place``, whose begin was not observed."""
-        if self._begin_ns and (not self.stack or self.stack[-1] == OPTIMIZER):  # whose closure may compute the loss
+        if self.begin_ns and (not self.stack or self.stack[-1] == OPTIMIZER):  # whose closure may compute the loss
             now = self.clock_ns()
-            self._spent[place] += now - max(self.turned_ns, self._begin_ns)
+            self._spent[place] += now - max(self.turned_ns, self.begin_ns)
             self.turned_ns = now
 
     def epoch(self, number: int, step: Optional[int] = None) -> None:
@@ -280,8 +287,8 @@ class Recorder:
             self.tags.append("resumed")
         self._epoch = number
         self.tags.append("first_batch")
-        if not self._begin_ns:
-            self._begin_ns = now
+        if not self.begin_ns:
+            self.begin_ns = now
         self.journal.event({"kind": "epoch", "epoch": number, "step": self.step_number, "t_ns": now}, now)
 
     def delimited_by(self, boundary: str) -> None:
@@ -346,8 +353,7 @@ class Recorder:
     def _flush(self, now: int) -> None:
         """Format the steps that are not written yet, and write them."""
         self.flushed_ns = now
-        line = self._lines.line
-        unwritten = self._unwritten
+        line, unwritten = self._lines.line, self._unwritten
         if unwritten and unwritten[-1][QUEUED] == LATER:
             self.queue_read_ns = now
             unwritten[-1] = with_queued(unwritten[-1], self.queue.since())

@@ -37,7 +37,8 @@ repeatedly, it would occasionally visit all objects of the program, at 4 µs per
 """
 
 
-QUEUED = 8  # the place of ``EndedStep.queued_ns`` in a ``Step``
+BEGIN, END = 2, 4  # the places of its moments in a ``Step``
+QUEUED = 8  # the place of ``EndedStep.queued_ns``
 LATER = -1  # instead of it: it is part of what a later step has, for all steps since the read before
 
 
@@ -97,11 +98,11 @@ def with_queued(step: Step, queued_ns: Count) -> Step:
 
 
 def shared_queued(steps: List[Step]) -> List[Step]:
-    """``steps`` with the waiting that was read together shared out evenly; the last of them has no ``LATER``.
+    """``steps`` with the waiting that was read together shared out by their lengths; the last of them has no ``LATER``.
 
-    >>> steps = [(*range(8), queued) for queued in (7, LATER, LATER, 9, LATER, None)]
+    >>> steps = [(0, 0, 10, 0, end, 0, 0, 0, queued) for end, queued in ((20, 7), (20, LATER), (30, 9), (20, None))]
     >>> [step[QUEUED] for step in shared_queued(steps)]
-    [7, 3, 3, 3, None, None]
+    [7, 3, 6, None]
     """
     if not any(step[QUEUED] == LATER for step in steps):
         return steps
@@ -111,8 +112,10 @@ def shared_queued(steps: List[Step]) -> List[Step]:
         together.append(step)
         queued = step[QUEUED]
         if queued != LATER:
-            each = None if queued is None else queued // len(together)
-            shared += [with_queued(one, each) for one in together]
+            lengths = [one[END] - one[BEGIN] for one in together]
+            whole = max(sum(lengths), 1)
+            for one, length in zip(together, lengths):  # noqa: B905  Python 3.9 has no strict
+                shared.append(with_queued(one, None if queued is None else queued * length // whole))
             together = []
     return shared
 

@@ -126,7 +126,8 @@ def leads(inside: LeadTimes, worked_s: Floats, least: int = 2) -> Leads | None:
     lead_ns = lead_ns.reshape(-1, buckets) if is_even else lead_ns[starts[:, None] + np.arange(buckets)]
     lead_s = lead_ns / NS_PER_S
     sound = lead_s[:, 0] <= np.maximum(worked_s[row, rank], 0)  # no gradient is ready before its step begins
-    row, rank, lead_s = row[sound], rank[sound], lead_s[sound]
+    if not sound.all():  # else copies of as much as all moments of a window
+        row, rank, lead_s = row[sound], rank[sound], lead_s[sound]
     known = np.zeros(worked_s.shape, dtype=np.bool_)
     known[row, rank] = True
     missing = int((~known).sum())
@@ -197,11 +198,27 @@ def _scales(ready_s: Floats, ended_s: Floats, weights: Floats) -> tuple[Floats, 
 
 def _usual(ready_s: Floats, ended_s: Floats, weights: Floats) -> tuple[float, float]:
     """The scale that misses the ends of all steps least, and its mean error."""
+    tried, missed_s = _missed_s(ready_s, ended_s, weights)
+    means_s = missed_s.mean(axis=1)
+    best = int(np.argmin(means_s))
+    return float(tried[best]), float(means_s[best])
+
+
+def _missed_s(ready_s: Floats, ended_s: Floats, weights: Floats) -> tuple[Floats, Floats]:
+    """Some scales, and by how much each misses the end of every reduction, (scales, reductions)."""
     scale, after = _scales(ready_s, ended_s, weights)
     tried = np.quantile(scale, MIXES)
-    missed_s = [float(np.abs((ready_s + one * after).max(axis=1) - ended_s).mean()) for one in tried]
-    best = int(np.argmin(missed_s))
-    return float(tried[best]), missed_s[best]
+    return tried, np.array([np.abs((ready_s + one * after).max(axis=1) - ended_s) for one in tried])
+
+
+def missed_by_mix_s(ready_s: Floats, ended_s: Floats, size_bytes: Floats) -> Floats:
+    """By how much each of ``MIXES``, with some scales, misses the end of every reduction, (reductions, mixes, scales).
+
+    Where a lane is busy from its first bucket to its last, all mixes miss it equally: such ends show no latency.
+    """
+    by_bytes, equal = _shares(size_bytes), np.full(size_bytes.size, 1 / size_bytes.size)
+    each = [_missed_s(ready_s, ended_s, (1 - mix) * by_bytes + mix * equal)[1] for mix in MIXES]
+    return np.stack(each).transpose(2, 0, 1)
 
 
 def _fitted(ready_s: Floats, ended_s: Floats, size_bytes: Ints | None) -> Floats:

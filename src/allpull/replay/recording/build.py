@@ -29,6 +29,12 @@ from allpull.schema.gap import Gap
 from allpull.units import NS_PER_S, show_time
 
 FEW = 0.05  # of the rank-steps: a median may replace so many
+OF_HOST = ("paced", "issued", "fetched")
+RECORDED = {
+    *("step", "begin_ns", "end_ns", "samples", "elements", "collective_ns", "busy_ns", "queued_ns"),
+    *(f"{name}_ns" for name in (*PHASES, *OF_HOST)),
+}
+"""Columns of step records that a window is made of."""
 SMALL_SHARE = 1e-3  # of a step: unmatched collectives below it are the cost of recording their ends
 
 __all__ = ["NoWindow", "record_window"]
@@ -42,7 +48,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         return steps
     ranks = run.record.ranks
     steps = shorten(steps, ranks=ranks, events=_count(aligned, steps), buckets=_buckets(aligned, steps))
-    records = in_window(aligned.steps, steps.steps)
+    records = in_window(aligned.steps.select(name for name in aligned.steps.columns if name in RECORDED), steps.steps)
     recorded = moments(records, in_window(aligned.reductions, steps.steps), ranks)
     apart_s = float(recorded.begin_s[0].max() - recorded.end_s[-1].min())
     if apart_s > aligned.clock.slack_ns / NS_PER_S:
@@ -58,7 +64,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     work = lay_out_work(*in_segments(events, recorded, phases, host_s))
     reductions, level, more_gaps = _reductions(aligned, steps, recorded, events)
     reductions = _with_own(reductions, recorded, events, work)
-    of_host = {f"{name}_s": _seconds_or_none(records, f"{name}_ns", ranks) for name in ("paced", "issued", "fetched")}
+    of_host = {f"{name}_s": _seconds_or_none(records, f"{name}_ns", ranks) for name in OF_HOST}
     queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
     return Window(
         steps=steps.steps,

@@ -18,9 +18,6 @@ from allpull.replay.window import WORK, Window
 EVERY_DAY = tuple(name for name in WORK if name not in {"evaluation", "checkpoint"})
 """What all ranks do in every step, so that they can be compared."""
 
-_Usual = Callable[[Floats], Floats]
-"""(…, ranks) → (…, 1): the usual value among ranks."""
-
 
 def like_median(
     window: Window, ranks: Collection[int], phases: Collection[str] = EVERY_DAY, unlike: Collection[int] = ()
@@ -43,16 +40,6 @@ def like_median(
         return changed
 
     return _changed(window, phases, levelled)
-
-
-def all_like_median(window: Window, phases: Collection[str] = EVERY_DAY) -> Window:
-    """Every rank works in ``phases`` as long as the median rank, event by event."""
-    return _changed(window, phases, lambda seconds: _on_all(seconds, _median))
-
-
-def all_like_mean(window: Window, phases: Collection[str] = EVERY_DAY) -> Window:
-    """The work in ``phases`` is shared out evenly, event by event, as equal shards would do."""
-    return _changed(window, phases, lambda seconds: _on_all(seconds, _mean))
 
 
 def without_rotation(window: Window) -> Window:
@@ -119,10 +106,6 @@ def _share(work: dict[str, Floats], ranks: int) -> Floats | None:
     total = sum((seconds.sum(axis=0) for seconds in work.values()), start=np.zeros(ranks))
     mean = float(total.mean()) if ranks else 0.0
     return total / mean if mean > 0 else None
-
-
-def _on_all(seconds: Floats, usual: _Usual) -> Floats:
-    return np.broadcast_to(usual(seconds), seconds.shape)
 
 
 def _median(seconds: Floats) -> Floats:

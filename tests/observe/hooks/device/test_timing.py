@@ -559,6 +559,22 @@ def test_evaluation_costs_what_lies_between_phases(rig: Any) -> None:
     assert steps[1].busy_ns == near(15 * MS)  # beside evaluation
 
 
+def test_an_evaluation_that_was_none_costs_nothing(rig: Any) -> None:
+    run = rig()
+    machine = run.machine
+    run.step(5 * MS)
+    run.recorder.enter(EVALUATION)
+    with run.phase(FORWARD):
+        machine.launch(2 * MS)
+    machine.synchronize()
+    run.recorder.retract(FORWARD)
+    run.step(5 * MS)
+    steps = run.told()
+    assert len(steps) == 2
+    assert steps[1].evaluation_ns is None
+    assert steps[1].forward_ns == near(5 * MS)
+
+
 def test_nothing_is_recorded_or_asked_while_a_graph_is_captured(rig: Any) -> None:
     """The simulated device refuses both, as CUDA does; the captured step has no times, and those around it do."""
     run = rig()

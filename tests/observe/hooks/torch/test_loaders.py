@@ -136,8 +136,30 @@ for epoch in range(2):
 """
     )
     assert [step.samples for step in run.steps()] == 2 * SAMPLES
-    tagged = [step.step for step in run.steps() if "evaluation" in step.tags]
-    assert tagged == [0, 5]  # told from the first batch of a pass alone, it looks like one
+    assert not any(step.evaluation_ns or "evaluation" in step.tags for step in run.steps())
+    assert not run.events("span")
+
+
+def test_a_teacher_asked_without_gradients_is_part_of_the_step_and_evaluation_before_it_is_not(watched: Watch) -> None:
+    """One batch is evaluated after each pass, without ``eval()``; the next pass begins with the teacher."""
+    run = watched(
+        TRAINING
+        + """
+for epoch in range(2):
+    for x, y in loader:
+        with torch.no_grad():
+            target = model(x).softmax(1)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), target).backward()
+        optimizer.step()
+    with torch.no_grad():
+        for x, y in DataLoader(data, batch_size=len(data)):
+            model(x)
+"""
+    )
+    assert [step.samples for step in run.steps()] == 2 * SAMPLES
+    assert [span.step for span in run.events("span")] == [5, 10]
+    assert [step.step for step in run.steps() if step.evaluation_ns] == [5]
 
 
 def test_parts_of_a_model_in_groups_and_two_optimizers_are_one_network(watched: Watch) -> None:

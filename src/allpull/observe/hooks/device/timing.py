@@ -95,7 +95,7 @@ class Device:
     def _wrap_calls(self, recorder: Recorder) -> None:
         """Wrap the recorder to see each phase begin and end; a recorder without a device is not slowed down."""
         enter, leave_until, cut, stack = recorder.enter, recorder.leave_until, recorder.cut, recorder.stack
-        collective = recorder.collective
+        collective, retract = recorder.collective, recorder.retract
 
         def observed_enter(place: int) -> int:
             depth = enter(place)
@@ -107,6 +107,12 @@ class Device:
             leave_until(depth)
             for place in left:  # one, or several after an exception
                 self._turns(place)
+
+        def observed_retract(place: int) -> None:
+            retracted = stack[0]
+            retract(place)
+            if self._marks and self._marks[-1].place == retracted:
+                self._marks[-1] = self._marks[-1]._replace(place=NOTHING)  # no event shows what ran there
 
         def observed_cut() -> None:
             cut()
@@ -122,6 +128,7 @@ class Device:
         recorder.collective = observed_collective  # type: ignore[method-assign]  # wrapping is the point
         recorder.enter = observed_enter  # type: ignore[method-assign]  # wrapping is the point
         recorder.leave_until = observed_leave_until  # type: ignore[method-assign]
+        recorder.retract = observed_retract  # type: ignore[method-assign]
         recorder.cut = observed_cut  # type: ignore[method-assign]
 
     @safely("device")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Callable, List, Optional
 from ....rundir.live.activity import ENDED_NS, NOTHING, STEP, hidden_words
 from ....rundir.write import FLUSH_NS
 from ...recording.arrival import Reduced
-from ...recording.recorder import QUEUE_EVERY_NS, Recorder, nothing
+from ...recording.recorder import QUEUE_EVERY_NS, SHORT_QUEUE_EVERY_NS, Recorder, nothing
 from ...recording.step_line import BACKWARD, FORWARD, INPUT, OPTIMIZER
 from .batch_size import DEEPEST, Content, content_of
 
@@ -84,6 +84,7 @@ class Deferred:
         "_batches",
         "_clock_ns",
         "_content",
+        "_ended_ns",
         "_first",
         "_flushed_ns",
         "_inference",
@@ -175,6 +176,7 @@ class Deferred:
         self._saw_forward = False
         self.step = self._first = recorder.step_number
         self._queue_read_ns, self._flushed_ns = recorder.queue_read_ns, recorder.flushed_ns
+        self._ended_ns = recorder.begin_ns
         for holder, names in ((inference, INSTEAD), (inference.arrays, ARRAYS)):
             for name in names:
                 setattr(holder, name, getattr(self, name))
@@ -293,7 +295,9 @@ class Deferred:
         now = self._live[ENDED_NS] = self._clock_ns()
         queued = None
         is_due = now - self._flushed_ns >= FLUSH_NS
-        if is_due or now - self._queue_read_ns >= QUEUE_EVERY_NS:
+        is_long = now - self._ended_ns >= QUEUE_EVERY_NS
+        self._ended_ns = now
+        if is_due or now - self._queue_read_ns >= (QUEUE_EVERY_NS if is_long else SHORT_QUEUE_EVERY_NS):
             self._queue_read_ns = now
             queued = self._recorder.queue.since()
         self._open = NOTHING

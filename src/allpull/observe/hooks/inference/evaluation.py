@@ -1,11 +1,16 @@
-"""Detect when a program evaluates: by ``eval()``, or because its network runs without gradients."""
+"""Detect when a program evaluates: by ``eval()``, or because its network runs without gradients.
+
+The latter may be part of a step: a GAN makes samples so, distillation asks its teacher. On the first batch of a pass
+both look alike until the program learns from that batch: then it was no evaluation.
+"""
 
 from __future__ import annotations
 
 from typing import Callable, Optional
 
 from ...recording.recorder import Recorder
-from ...recording.step_line import EVALUATION
+from ...recording.step_line import EVALUATION, FORWARD
+from .batch_size import Pass
 
 
 class Evaluation:
@@ -14,6 +19,7 @@ class Evaluation:
     def __init__(self, finish: Callable[[Recorder], None]) -> None:
         self._finish = finish
         self._is_training: Optional[Callable[[], bool]] = None  # of the network that is evaluated after ``eval()``
+        self._on_first_batch_of: Optional[Pass] = None
 
     @property
     def is_by_mode(self) -> bool:
@@ -28,15 +34,29 @@ class Evaluation:
             self._finish(recorder)
         recorder.enter(EVALUATION)
         self._is_training = is_training
+        self._on_first_batch_of = None
+
+    def begin_on(self, loader_pass: Pass, recorder: Recorder) -> None:
+        """The network runs without gradients in ``loader_pass``, on no batch of which the program has trained."""
+        begins = not recorder.stack
+        self.begin(recorder)
+        if begins and len(loader_pass.waiting) == 1:
+            self._on_first_batch_of = loader_pass
 
     def look(self, recorder: Recorder) -> None:
         """End the evaluation if its network is back in training mode."""
         if is_evaluating(recorder) and self._is_training is not None and self._is_training():
             self.end(recorder)
 
+    def learns_from(self, loader_pass: Pass, recorder: Recorder) -> None:
+        """The program learns from ``loader_pass``: the evaluation is over, or was none."""
+        if loader_pass is self._on_first_batch_of and len(loader_pass.waiting) == 1:
+            recorder.retract(FORWARD)
+        self.end(recorder)
+
     def end(self, recorder: Recorder) -> None:
         """End the evaluation."""
-        self._is_training = None
+        self._is_training = self._on_first_batch_of = None
         recorder.leave_until(0)
 
 

@@ -9,7 +9,8 @@
 - Samples count for the step that trains on them, in the order in which their batches were fetched.
 - A pass over a loader is an epoch if the program trains on one of its batches.
 - Evaluation lasts from ``eval()`` to ``train()`` of the network; if a program calls neither, from a forward pass
-  without gradients to the next one with gradients. A checkpoint or a barrier ends it too.
+  without gradients to the next one with gradients, unless that learns from the same batch. A checkpoint or a barrier
+  ends it too.
 - Once an environment was called, or an action drawn without gradients, such forward passes are a rollout, together with
   the environments, from the first of both until the program learns.
 - A phase that an exception leaves open ends with the phase around it.
@@ -173,7 +174,7 @@ class StepInference(Phases):
             self._rollout.begin(self._recording)
             return NOT_SEEN
         elif self._recording is not None and self.batches.is_new_pass:
-            self._evaluation.begin(self._recording)
+            self._evaluation.begin_on(self.batches.now, self._recording)
         return NOT_SEEN if self._recording is None else self._recording.enter(FORWARD)
 
     @safely("evaluation")
@@ -195,7 +196,7 @@ class StepInference(Phases):
     def _learning(self, recorder: Recorder) -> None:
         """The program learns: an evaluation or a rollout ends."""
         if is_evaluating(recorder):
-            self._evaluation.end(recorder)
+            self._evaluation.learns_from(self.batches.now, recorder)
         else:
             self._rollout.end(recorder)
 
