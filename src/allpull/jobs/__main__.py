@@ -64,7 +64,8 @@ def _training(
 
 
 def _rehearsal(options: dict[str, Any], out: Path, origin: list[str]) -> tuple[Job, Launcher]:
-    planned = rehearsal.resolve(Path(options["cluster"]), steps=options["steps"], unshaped=False)
+    unshaped = options.get("unshaped", False)
+    planned = rehearsal.resolve(Path(options["cluster"]), steps=options["steps"], unshaped=unshaped)
     return rehearsal.rehearsal_job(planned, out, origin), planned.launcher
 
 

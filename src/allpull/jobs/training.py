@@ -12,7 +12,7 @@ from allpull.config.load import Spelling, as_set_option, load_spec
 from allpull.data.loader import open_feed
 from allpull.errors import BadInput, UnknownName
 from allpull.jobs.placement import Notify, check_restarts, check_submittable, is_here, need_torch, place_ranks
-from allpull.launch.job import Job, prepare, prospect
+from allpull.launch.job import PLANNED_ONLY, Job, prepare, prospect
 from allpull.launch.launcher import choose
 from allpull.launch.slurm.launcher import prepare_script
 from allpull.rundir.read.places import find_runs
@@ -73,7 +73,8 @@ def check_inputs(spec: RunSpec) -> None:
     """
     if spec.model.name.partition(":")[0] not in (*MODELS.names(), *LIBRARIES):
         raise UnknownName("model", spec.model.name, MODELS.names())
-    open_feed.check(spec.data)
+    if not spec.launch.launcher.startswith(PLANNED_ONLY):  # the data are where the manifest is applied
+        open_feed.check(spec.data)
     if spec.model.weights and not spec.train.resume and not Path(spec.model.weights).is_file():
         raise BadInput(
             f"model.weights: no file {spec.model.weights}", hint="give a state_dict with torchvision's names, or none"
@@ -82,7 +83,7 @@ def check_inputs(spec: RunSpec) -> None:
         from allpull.train.numerics.precision import check_here  # noqa: PLC0415  torch takes seconds, and few request tf32
 
         check_here(spec.train.precision)
-    if spec.train.resume and not Path(spec.train.resume).exists():
+    if spec.train.resume and not spec.launch.launcher.startswith(PLANNED_ONLY) and not Path(spec.train.resume).exists():
         raise BadInput(
             f"cannot resume from {spec.train.resume}: no such file or directory", hint="give a run directory"
         )

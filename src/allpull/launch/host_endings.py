@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,9 @@ from allpull.rundir.read.endings import AgentEnding, agent_ending, agent_endings
 from allpull.rundir.read.headers import rank_header
 from allpull.rundir.read.lenient import log_tail
 from allpull.schema.events import Raised
+
+SETTLE_S = 5.0  # shared file systems show another host's file some seconds late
+LOOK_EVERY_S = 0.2
 
 _RAISED = re.compile(r"([\w.]*(Error|Exception)\b|terminate called|what\(\): |Fatal Python error)")
 """How the line begins in which Python, or the C++ library, says why it ends a process."""
@@ -79,6 +83,16 @@ def read_host_endings(directory: Path) -> list[HostEnding]:
     In the order of the job's hosts, which is that of ranks; by name if an older agent did not write the order.
     """
     return [_host_ending(directory, ending, ending.host, ending.code) for ending in agent_endings(directory)]
+
+
+def settled_endings(directory: Path, hosts: int) -> list[HostEnding]:
+    """What hosts wrote about their end, once all have or it is enough: file systems may show a file seconds late."""
+    deadline = time.monotonic() + SETTLE_S
+    while True:
+        endings = read_host_endings(directory)
+        if len(endings) >= hosts or any(host.failures for host in endings) or time.monotonic() > deadline:
+            return endings
+        time.sleep(LOOK_EVERY_S)
 
 
 def endings_from_ranks(

@@ -42,8 +42,11 @@ POINT_VARIABLE = "ALLPULL_STUDY_POINT"
 WARNED = 128 + signal.SIGUSR1
 """The exit code of a job whose ranks stopped at a warning (``train.preemption``): as if the signal had ended it."""
 
-PLANNED_ONLY = ("kubernetes",)
-"""Launchers that write what another program submits."""
+PLANNED_ONLY = ("kubernetes:",)
+"""Beginnings of launchers that write what another program submits; in the pods of a manifest they have no argument."""
+
+WITHOUT_OUR_ENVIRONMENT = frozenset({*USER_STARTED, "slurm", "kubernetes"})
+"""Launchers whose ranks others start, which find in a file what the job file masks."""
 
 Kind = Literal["train", "run", "probe", "rehearse"]
 
@@ -117,7 +120,7 @@ def prepare(
     Raises:
         BadInput: the directory cannot be made or written, the array does not parse, or the launcher starts nothing.
     """
-    if spec.launch.launcher.partition(":")[0] in PLANNED_ONLY:
+    if spec.launch.launcher.startswith(PLANNED_ONLY):
         raise BadInput(
             f"launcher {spec.launch.launcher} starts nothing: it writes a manifest",
             hint="add --dry-run, and pipe what it prints into: kubectl create -f -",
@@ -161,8 +164,8 @@ def _written(job: Job) -> Job:
     kept = file.kept(redacted_tree(file.spec)[0])
     kept.write(str(job.file))
     job = replace(job, secrets=file.secrets(kept))
-    if job.spec.launch.launcher in (*USER_STARTED, "slurm") or job.spec.container.image:
-        whole_file(str(job.directory / layout.SECRETS), job.secrets)  # nobody hands them our environment
+    if job.spec.launch.launcher in WITHOUT_OUR_ENVIRONMENT or job.spec.container.image:
+        whole_file(str(job.directory / layout.SECRETS), job.secrets)
     if job.program is not None:
         install_hook(str(job.directory))
     write_reserve(job.directory)

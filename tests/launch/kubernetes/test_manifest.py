@@ -20,7 +20,10 @@ from tests.scripts.conftest import with_frameworks
 
 from allpull.errors import BadInput, UnknownName
 from allpull.jobs.command import CommandRequest, command_plan, resolve
-from allpull.launch.kubernetes.yaml_text import yaml_text
+from allpull.jobs.training import TrainingRequest, training_plan
+from allpull.jobs.training import resolve as resolve_training
+from allpull.launch import host_endings
+from allpull.launch.kubernetes import training
 from allpull.launch.ports import choose_port
 from allpull.rundir.read.run import read_run
 
@@ -31,6 +34,14 @@ def manifest(kind: str, *sets: str, command: tuple[str, ...] = ("train.py",), ra
     """The parsed manifest of ``allpull run -n RANKS --launcher kubernetes:KIND -- COMMAND``."""
     request = CommandRequest(command=command, ranks=ranks, launcher=f"kubernetes:{kind}", sets=(*SETS, *sets))
     text = command_plan(resolve(request), Path("runs"), ["allpull", "run"])
+    parsed: dict[str, Any] = yaml.safe_load(text)
+    return parsed
+
+
+def training_manifest(kind: str, *sets: str, ranks: int = 8) -> dict[str, Any]:
+    """The parsed manifest of ``allpull train digits -n RANKS --launcher kubernetes:KIND``."""
+    request = TrainingRequest(recipe="digits", sets=(*SETS, *sets), ranks=ranks, launcher=f"kubernetes:{kind}")
+    text = training_plan(resolve_training(request), Path("runs"), ["allpull", "train", "digits"])
     parsed: dict[str, Any] = yaml.safe_load(text)
     return parsed
 
@@ -71,13 +82,14 @@ def test_a_trainjob_leaves_torchruns_variables_to_its_runtime() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("make", [manifest, training_manifest])
 @pytest.mark.parametrize(
     ("kind", "model"), [("jobset", "JobsetV1alpha2JobSet"), ("trainjob", "TrainerV1alpha1TrainJob")]
 )
-def test_the_types_of_the_api_accept_every_field(kind: str, model: str) -> None:
+def test_the_types_of_the_api_accept_every_field(kind: str, model: str, make: Callable[..., dict[str, Any]]) -> None:
     """The models are generated from the API of Kubeflow's Trainer, whose templates are JobSets."""
     env = {**os.environ, **with_frameworks("kubeflow-trainer-api")}
-    made = manifest(kind, "kubernetes.gpus=4", "kubernetes.cpus=8", "kubernetes.namespace=ml", "launch.interface=eth0")
+    made = make(kind, "kubernetes.gpus=4", "kubernetes.cpus=8", "kubernetes.namespace=ml", "launch.interface=eth0")
     code = (
         f"import json, sys; from kubeflow_trainer_api.models import {model} as Model\n"
         "given = json.load(sys.stdin); back = Model.from_dict(given).to_dict()\n"
@@ -117,27 +129,33 @@ def test_what_cannot_be_a_manifest_is_said() -> None:
         manifest("jobset", "launch.max_restarts=1")
 
 
-def test_nothing_is_submitted_and_the_trainer_is_refused(run_cli: Callable[..., Any], tmp_path: Path) -> None:
+def test_nothing_is_submitted(run_cli: Callable[..., Any], tmp_path: Path) -> None:
     sets = [word for text in SETS for word in ("--set", text)]
     where = ["-n", "2", "--launcher", "kubernetes:jobset", *sets]
     done = run_cli("run", *where, "--", "train.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "kubectl create -f -" in done.stderr
-    assert run_cli("train", "digits", *where, "--dry-run", cwd=tmp_path).returncode == 2
+    assert run_cli("train", "digits", *where, cwd=tmp_path).returncode == 2
     assert not list(tmp_path.glob("runs/*"))
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        {"a": [[1, 2], {"b": None}, []], "c": {}, "d": True},
-        {"yes": "no", "1": "1", "x": "null", "-": "- a", "t": "~", "f": "1e3", "i": "0x1f", "s": "2001-01-01"},
-        {"text": "a\nb\n", "indented": " a\nb\n", "ends": "a\nb\n\n", "odd": "a\tb\n\x07\n", "empty": "", "one": "x\n"},
-        [{"a": {"b": ["c\n d\n", "\u2028"]}}],
-    ],
-)
-def test_yaml_reads_back_what_was_written(value: object) -> None:
-    assert yaml.safe_load(yaml_text(value)) == value
+def test_the_pods_of_a_training_get_its_options_and_need_no_data_here() -> None:
+    absent = ("data.name=pack", "data.path=/nowhere", "name=$(HOME)")
+    _, pod = pod_of(training_manifest("jobset", *absent, "train.epochs=3"))
+    variables = {one["name"]: one.get("value") for one in pod["containers"][0]["env"]}
+    options = json.loads(expanded(variables[training.VARIABLE]))
+    assert (options["name"], options["data"]["path"], options["train"]["epochs"]) == ("$(HOME)", "/nowhere", 3)
+    assert "max_restarts" not in options["launch"]  # as by default
+
+
+def test_a_training_of_whose_pods_one_is_lost_is_closed_as_failed(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(host_endings, "SETTLE_S", 0.0)
+    options = json.dumps({"name": "digits", "launch": {"ranks": 2, "hosts": 2, "launcher": "kubernetes:jobset"}})
+    directory = training.open_run(options, tmp_path, ["allpull", "train", "digits"])
+    record = training.close_run(directory, 0)
+    assert (record.status, record.launcher, record.kind) == ("failed", "kubernetes", "train")
+    assert record.exit is not None
+    assert record.exit.reason == "2 of 2 pods did not report how their ranks ended"
 
 
 PROGRAM = """
@@ -154,13 +172,23 @@ dist.destroy_process_group()
 
 
 def pods(tmp_path: Path, steps: int) -> list[subprocess.Popen[str]]:
-    """The two pods of a JobSet as processes: its own command and variables; what the cluster sets is set here."""
+    """The two pods of a JobSet that records ``PROGRAM``, as processes."""
     (tmp_path / "train.py").write_text(PROGRAM)
-    sets = (f"kubernetes.mount={tmp_path}/runs", f"container.python={sys.executable}", "observe.warmup_steps=1")
-    _, pod = pod_of(manifest("jobset", *sets, command=("train.py", str(steps)), ranks=2))
+    made = manifest("jobset", *here(tmp_path), "observe.warmup_steps=1", command=("train.py", str(steps)), ranks=2)
+    return started(made, tmp_path)
+
+
+def here(tmp_path: Path) -> tuple[str, ...]:
+    """Options for pods that are processes of this machine."""
+    return (f"kubernetes.mount={tmp_path}/runs", f"container.python={sys.executable}")
+
+
+def started(made: dict[str, Any], tmp_path: Path) -> list[subprocess.Popen[str]]:
+    """The pods of the JobSet ``made``: its own command and variables; what the cluster sets is set here."""
+    _, pod = pod_of(made)
     (container,) = pod["containers"]
     (tmp_path / "runs").mkdir()
-    variables = {one["name"]: one["value"] for one in container["env"] if "value" in one}
+    variables = {one["name"]: expanded(one["value"]) for one in container["env"] if "value" in one}
     variables |= {
         "PET_MASTER_ADDR": "127.0.0.1",
         "PET_MASTER_PORT": str(choose_port(one_host=True)),
@@ -170,7 +198,7 @@ def pods(tmp_path: Path, steps: int) -> list[subprocess.Popen[str]]:
     return [
         subprocess.Popen(
             command,
-            env={**os.environ, **variables, "PET_NODE_RANK": str(index)},
+            env={**os.environ, **variables, "PET_NODE_RANK": str(index), "HOSTNAME": f"pod-{index}"},
             cwd=tmp_path,
             text=True,
             stderr=subprocess.PIPE,
@@ -193,15 +221,28 @@ def test_the_script_of_two_pods_records_one_run(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.ranks
+def test_two_pods_train_one_recipe(tmp_path: Path) -> None:
+    made = training_manifest("jobset", *here(tmp_path), "train.epochs=1", "train.stop_after=6", ranks=2)
+    ended = [(pod.communicate(timeout=240)[1], pod.returncode) for pod in started(made, tmp_path)]
+    assert [code for _, code in ended] == [0, 0], ended
+    (directory,) = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
+    run = read_run(directory)
+    assert (run.record.status, run.record.kind, run.record.ranks) == ("completed", "train", 2)
+    assert run.steps.group_by("rank").len().sort("rank").rows() == [(0, 6), (1, 6)]
+    assert not list((tmp_path / "runs").glob(".allpull-*"))
+
+
+@pytest.mark.slow
+@pytest.mark.ranks
 def test_a_pod_that_is_deleted_ends_its_ranks_and_closes_the_run(tmp_path: Path) -> None:
-    started = pods(tmp_path, 100_000)
+    running = pods(tmp_path, 100_000)
     deadline = time.monotonic() + 120
     while not (tmp_path / "began").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    for pod in started:
+    for pod in running:
         pod.send_signal(signal.SIGTERM)
-    codes = [pod.wait(timeout=120) for pod in started]
-    for pod in started:
+    codes = [pod.wait(timeout=120) for pod in running]
+    for pod in running:
         assert pod.stderr is not None
         pod.stderr.close()
     assert 0 not in codes

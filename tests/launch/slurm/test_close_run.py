@@ -14,6 +14,7 @@ import pytest
 
 from allpull.errors import BadInput
 from allpull.jobs.training import training_script
+from allpull.launch import host_endings
 from allpull.launch.job import Job, prepare
 from allpull.launch.slurm import close_run
 from allpull.launch.slurm.launcher import prepare_script
@@ -29,7 +30,7 @@ RUNNING = "JobId=7 JobName=x\n   JobState=RUNNING Reason=None Dependency=(null)\
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """A job of two hosts that has begun, and whose launcher wrote its number before it was killed."""
-    monkeypatch.setattr(close_run, "SETTLE_S", 0.5)
+    monkeypatch.setattr(host_endings, "SETTLE_S", 0.5)
     spec = RunSpec(
         launch=LaunchSpec(launcher="slurm", ranks=2, hosts=2),
         slurm=SlurmSpec(prologue=("export HUB_TOKEN=abcdefgh1234",)),

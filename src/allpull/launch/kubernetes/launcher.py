@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import yaml
 
 from allpull.errors import BadInput, UnknownName
 from allpull.launch.job import Job
 from allpull.launch.kubernetes.manifest import KINDS
-from allpull.launch.kubernetes.yaml_text import yaml_text
 from allpull.launch.shell_script import made_for
 
 
@@ -29,17 +31,32 @@ class Kubernetes:
         Raises:
             BadInput: it cannot be made of this job; the message says why.
         """
-        if job.program is None:
+        if job.program is None and job.record.kind != "train":
             raise BadInput(
-                "Kubernetes manifests are made for commands, not for the reference trainer or a probe",
+                "Kubernetes manifests are made for commands and for the reference trainer, not for a probe",
                 hint="allpull run -n RANKS --launcher kubernetes:jobset --dry-run -- train.py",
             )
         if job.spec.container.image:
             raise BadInput("container.image has no effect in a pod", hint="set kubernetes.image")
         if not job.spec.kubernetes.mount.startswith("/"):
             raise BadInput(f"kubernetes.mount: {job.spec.kubernetes.mount!r} is not absolute", hint="such as /runs")
-        return f"{made_for(job)}\n{yaml_text(KINDS[self._kind](job))}"
+        return f"{made_for(job)}\n{_yaml(KINDS[self._kind](job))}"
 
     def submit(self, job: Job) -> NoReturn:
         """Nothing is submitted from here: ``job.prepare`` refuses first."""
         raise NotImplementedError(job.spec.launch.launcher)
+
+
+class _Blocks(yaml.SafeDumper):  # type: ignore[misc,unused-ignore]  # PyYAML has no types of its own
+    """Texts of several lines as literal blocks, which people can read."""
+
+
+_Blocks.add_representer(
+    str,
+    lambda dumper, text: dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if "\n" in text else None),
+)
+
+
+def _yaml(manifest: Mapping[str, Any]) -> str:
+    text: str = yaml.dump(dict(manifest), Dumper=_Blocks, sort_keys=False, allow_unicode=True, width=100)
+    return text

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from allpull.errors import BadInput
-from allpull.launch.job import Job
+from allpull.launch.job import Job, environment
+from allpull.launch.kubernetes import training
 from allpull.observe.rank.command import PYTHON
+from allpull.rundir import layout
 from allpull.schema.spec import RunSpec
 
 PORT = 29500  # torchrun's own, and Kubeflow's
@@ -26,6 +28,9 @@ JOB_UID = "metadata.labels['batch.kubernetes.io/controller-uid']"
 """The same for all pods of one attempt of a job, and of no other job."""
 
 MAX_NAME = 28  # characters: pods append the time, job, index and a random part, and a label holds 63
+RESOLVES = "import os, socket; socket.gethostbyname(os.environ['PET_MASTER_ADDR'])"
+"""A program of Python that fails until the cluster's DNS knows pod 0."""
+
 OPEN_S = 300  # for pod 0 to open the run directory: its image may still be pulled, others may have it
 
 _NOT_IN_NAME = re.compile(r"[^a-z0-9]+")
@@ -42,7 +47,7 @@ def jobset(job: Job) -> dict[str, Any]:
         "name": HOSTS,
         "image": _needed(spec, "image"),
         "command": _command(job),
-        "env": [*_torchrun_variables(spec, f"{name}-{HOSTS}-0-0.{name}"), *_variables(spec)],
+        "env": [*_torchrun_variables(spec, f"{name}-{HOSTS}-0-0.{name}"), *_variables(job)],
         "ports": [{"containerPort": PORT, "protocol": "TCP"}],
         "resources": _resources(spec),
         "volumeMounts": _mounts(spec),
@@ -83,7 +88,7 @@ def trainjob(job: Job) -> dict[str, Any]:
                 "numNodes": spec.launch.hosts,
                 "numProcPerNode": spec.launch.ranks // spec.launch.hosts,
                 **_resources_per_node(spec),
-                "env": list(_variables(spec)),
+                "env": list(_variables(job)),
             },
             "runtimePatches": [
                 {
@@ -108,49 +113,91 @@ def job_name(job: Job) -> str:
 
 
 def pod_script(job: Job) -> str:
-    """What each pod runs: pod 0 opens the run directory, all observe torchrun, and pod 0 closes the run.
+    """What each pod runs: pod 0 opens the run directory, all start their ranks, and pod 0 closes the run."""
+    return "\n".join([*(_training_lines(job) if job.program is None else _program_lines(job, job.program)), ""])
+
+
+def _program_lines(job: Job, program: Sequence[str]) -> Iterator[str]:
+    """The script that observes torchrun."""
+    spec, python = job.spec, shlex.quote(job.spec.container.python)
+    words = [spec.container.python if word == PYTHON else word for word in program]
+    opening = [f"--out {_mount(spec)}", f"--name {shlex.quote(spec.name)}", *_observe_options(spec)]
+    yield from _opened(spec, f"{python} -m allpull env {' '.join(opening)}")
+    yield '. "$opened"'
+    yield 'if [ "$PET_NODE_RANK" != 0 ]; then trap - EXIT; fi  # pod 0 closes the run'
+    yield from _waited_for(f"{python} -m torch.distributed.run --no-python {shlex.join(words)}")
+    yield 'if [ "$PET_NODE_RANK" = 0 ]; then rm -f "$opened"; fi'
+    yield 'exit "$code"'
+
+
+def _training_lines(job: Job) -> Iterator[str]:
+    """The script that starts the agent of allpull's trainer; ALLPULL_TRAINING holds the specification."""
+    python = shlex.quote(job.spec.container.python)
+    yield from _opened(
+        job.spec, f"{python} -m {training.__name__} open {_mount(job.spec)} {shlex.join(job.record.command)}"
+    )
+    yield 'run=$(cat "$opened")'
+    yield f"until {python} -c {shlex.quote(RESOLVES)} 2>/dev/null; do"
+    yield from _patience("pod 0 has no address")
+    yield "done"
+    host = '--host-index "$PET_NODE_RANK" --hosts "$PET_NNODES" --name "${HOSTNAME:-$(hostname)}"'
+    meeting = '--master "$PET_MASTER_ADDR" --port "$PET_MASTER_PORT"'
+    yield from _waited_for(f'{python} -m allpull.observe.agent "$run/{layout.SPEC}" {host} {meeting}')
+    yield 'if [ "$PET_NODE_RANK" = 0 ]; then'
+    yield '  rm -f "$opened"'
+    yield f'  {python} -m {training.__name__} close "$run" "$code"'
+    yield "fi"
+    yield 'exit "$code"'
+
+
+def _opened(spec: RunSpec, opening: str) -> Iterator[str]:
+    """Pod 0 runs ``opening`` into a file, and all pods wait for that."""
+    yield "set -eu"
+    yield f'opened={_mount(spec)}/.allpull-"$ALLPULL_JOB_UID"  # one for each attempt of the job'
+    yield 'if [ "$PET_NODE_RANK" = 0 ]; then'
+    yield f'  {opening} > "$opened.part"'
+    yield '  mv "$opened.part" "$opened"'
+    yield "fi"
+    yield "waited=0"
+    yield 'until [ -e "$opened" ]; do  # pod 0 opens the run directory'
+    yield from _patience("pod 0 opened no run directory")
+    yield "done"
+
+
+def _patience(failure: str) -> Iterator[str]:
+    """One second of a loop that ends the pod with ``failure`` after ``OPEN_S``."""
+    yield f'  if [ "$waited" -ge {OPEN_S} ]; then echo "{failure}" >&2; exit 1; fi'
+    yield "  waited=$((waited + 1))"
+    yield "  sleep 1"
+
+
+def _waited_for(command: str) -> Iterator[str]:
+    """Run ``command`` to its end, with its exit code in ``code``.
 
     A shell that is process 1 ignores SIGTERM unless it handles it, so it passes it on: ranks may still save.
     """
-    spec, mount = job.spec, shlex.quote(job.spec.kubernetes.mount)
-    python = shlex.quote(spec.container.python)
-    program = [spec.container.python if word == PYTHON else word for word in job.program or ()]
-    opening = [f"--out {mount}", f"--name {shlex.quote(spec.name)}", *_observe_options(spec)]
-    return "\n".join(
-        [
-            "set -eu",
-            f'lines={mount}/.allpull-"$ALLPULL_JOB_UID".sh  # one for each attempt of the job',
-            'if [ "$PET_NODE_RANK" = 0 ]; then',
-            f'  {python} -m allpull env {" ".join(opening)} > "$lines.part"',
-            '  mv "$lines.part" "$lines"',
-            "fi",
-            "waited=0",
-            'until [ -e "$lines" ]; do  # pod 0 opens the run directory',
-            f'  if [ "$waited" -ge {OPEN_S} ]; then echo "pod 0 opened no run directory" >&2; exit 1; fi',
-            "  waited=$((waited + 1))",
-            "  sleep 1",
-            "done",
-            '. "$lines"',
-            'if [ "$PET_NODE_RANK" != 0 ]; then trap - EXIT; fi  # pod 0 closes the run',
-            f"{python} -m torch.distributed.run --no-python {shlex.join(program)} &",
-            "child=$!",
-            "trap 'kill -TERM \"$child\" 2>/dev/null || true' TERM",
-            "code=0",
-            'wait "$child" || code=$?',
-            'while kill -0 "$child" 2>/dev/null; do  # a signal ended the wait, not the ranks',
-            "  code=0",
-            '  wait "$child" || code=$?',
-            "done",
-            'if [ "$PET_NODE_RANK" = 0 ]; then rm -f "$lines"; fi',
-            'exit "$code"',
-            "",
-        ]
-    )
+    yield f"{command} &"
+    yield "child=$!"
+    yield "trap 'kill -TERM \"$child\" 2>/dev/null || true' TERM"
+    yield "code=0"
+    yield 'wait "$child" || code=$?'
+    yield 'while kill -0 "$child" 2>/dev/null; do  # a signal ended the wait, not the ranks'
+    yield "  code=0"
+    yield '  wait "$child" || code=$?'
+    yield "done"
+
+
+def _mount(spec: RunSpec) -> str:
+    return shlex.quote(spec.kubernetes.mount)
 
 
 def _command(job: Job) -> list[str]:
-    """The pod's command; Kubernetes replaces ``$(NAME)`` in it, and ``$$`` by a dollar sign, so these are escaped."""
-    return ["/bin/sh", "-c", re.sub(r"\$(?=[$(])", "$$", pod_script(job))]
+    return ["/bin/sh", "-c", _literal(pod_script(job))]
+
+
+def _literal(text: str) -> str:
+    """``text`` escaped: Kubernetes replaces ``$(NAME)`` in commands and variables, and ``$$`` by a dollar sign."""
+    return re.sub(r"\$(?=[$(])", "$$", text)
 
 
 def _observe_options(spec: RunSpec) -> Iterator[str]:
@@ -176,10 +223,13 @@ def _torchrun_variables(spec: RunSpec, master: str) -> list[dict[str, Any]]:
     ]
 
 
-def _variables(spec: RunSpec) -> Iterator[dict[str, Any]]:
+def _variables(job: Job) -> Iterator[dict[str, Any]]:
+    spec = job.spec
     yield {"name": "ALLPULL_JOB_UID", "valueFrom": {"fieldRef": {"fieldPath": JOB_UID}}}
-    yield {"name": "OMP_NUM_THREADS", "value": str(spec.launch.threads)}
-    yield {"name": "PYTHONUNBUFFERED", "value": "1"}
+    for name, value in environment(spec, {}).items():
+        yield {"name": name, "value": value}
+    if job.program is None:
+        yield {"name": training.VARIABLE, "value": _literal(training.as_variable(spec))}
     if spec.launch.interface:
         yield {"name": "GLOO_SOCKET_IFNAME", "value": spec.launch.interface}
 

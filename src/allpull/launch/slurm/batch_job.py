@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from allpull.launch.echo import STDOUT, Log
-from allpull.launch.host_endings import HostEnding, read_host_endings
+from allpull.launch.host_endings import SETTLE_S, HostEnding, read_host_endings
 from allpull.launch.job import Job
 from allpull.launch.job_array import indices
 from allpull.launch.running import Running
@@ -22,7 +22,6 @@ from allpull.rundir.read.lenient import file_names, log_tail
 
 FIRST_LOOK_S, LONGEST_LOOK_S, SLOWER = 1.0, 15.0, 1.3  # sites ask users not to poll often
 PEEK_S = 1.0  # between looks at what hosts have written
-SETTLE_S = 5.0  # shared file systems show another host's file some seconds late
 ARRAY_FRESH_S = 3.0  # one answer of Slurm's serves all runs of an array for so long
 
 Facts = Callable[[], JobFacts | None]

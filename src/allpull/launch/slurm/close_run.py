@@ -13,9 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from allpull.errors import AllpullError, BadInput
-from allpull.launch.host_endings import HostEnding, read_host_endings
+from allpull.launch.host_endings import HostEnding, read_host_endings, settled_endings
 from allpull.launch.outcome import outcome, versions_of
-from allpull.launch.slurm.batch_job import SETTLE_S
 from allpull.launch.slurm.commands import SlurmHandle
 from allpull.launch.slurm.outcome import JobFacts, decide_endings, describe_state
 from allpull.rundir import layout, safe_open
@@ -24,8 +23,6 @@ from allpull.rundir.read.unfinished import QUEUED, job_number
 from allpull.rundir.run_record import read_record
 from allpull.rundir.tidy import close_directory
 from allpull.schema.run import RunRecord
-
-LOOK_EVERY_S = 0.2
 
 
 def of_slurm(directory: Path) -> bool:
@@ -51,7 +48,7 @@ def close(directory: Path, code: int | None = None) -> RunRecord:
     if record.launcher != QUEUED:
         raise BadInput(f"{where}: no run of Slurm's, but of launcher {record.launcher[:80]}", hint="it closes itself")
     hosts, number = _hosts(record), job_number(root, record)
-    endings = _settled_endings(root, hosts) if code is not None else read_host_endings(root)
+    endings = settled_endings(root, hosts) if code is not None else read_host_endings(root)
     facts = _facts_of_job(number, endings, hosts) if code is None else _facts_of_code(code)
     decided = decide_endings(facts, endings, hosts=hosts, log_tail=log_tail(root, layout.SLURM_LOG))
     status, exit_ = outcome(decided, root, trains=record.kind != "run")
@@ -68,16 +65,6 @@ def _hosts(record: RunRecord) -> int:
     launch = record.spec.get("launch")
     hosts = launch.get("hosts") if isinstance(launch, dict) else None
     return hosts if type(hosts) is int and hosts > 0 else 1
-
-
-def _settled_endings(root: Path, hosts: int) -> list[HostEnding]:
-    """What hosts wrote about their end, once all have or it is enough: file systems may show a file seconds late."""
-    deadline = time.monotonic() + SETTLE_S
-    while True:
-        endings = read_host_endings(root)
-        if len(endings) >= hosts or any(host.failures for host in endings) or time.monotonic() > deadline:
-            return endings
-        time.sleep(LOOK_EVERY_S)
 
 
 def _facts_of_code(code: int) -> JobFacts:
