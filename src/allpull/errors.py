@@ -17,6 +17,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+INTERRUPTED = 130  # exit code after Ctrl-C: 128 + the number of SIGINT
 MOST_NAMES = 60  # of those that exist, in a message
 
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -98,3 +101,34 @@ def test_a_real_shell_completes(folder: Path, shell: str, words: tuple[str, ...]
     assert ASKED[words] in done.stdout, done.stderr
     assert "touch" not in done.stdout
     assert not (folder / "hacked").exists()
+
+
+@pytest.mark.slow
+def test_bash_waits_for_the_value_of_a_key_without_a_space(folder: Path) -> None:
+    """Typed on a real terminal: the key completed, ``echo`` put in front, and the value behind."""
+    main, terminal = pty.openpty()
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    environment = {**os.environ, "PATH": path, "PS1": "", "SHELL": "/bin/bash", "INPUTRC": os.devnull}
+    shell = subprocess.Popen(
+        ["bash", "--norc", "-i"], stdin=terminal, stdout=terminal, stderr=terminal, env=environment, cwd=folder
+    )
+    os.close(terminal)
+    os.write(main, b'eval "$(allpull --show-completion bash)"; echo rea""dy\n')
+    printed = until(main, b"ready")
+    os.write(main, b"allpull train digits --set train.epo\t")
+    printed += until(main, b"train.epochs=")
+    os.write(main, b"3\x01echo typed: \x05\n")
+    printed += until(main, b"typed: allpull")
+    shell.kill()
+    shell.wait(timeout=60)
+    os.close(main)
+    assert b"typed: allpull train digits --set train.epochs=3" in printed, printed
+
+
+def until(terminal: int, end: bytes) -> bytes:
+    """What the terminal shows until ``end`` is among it, or for a minute."""
+    shown, deadline = b"", time.monotonic() + 60
+    while end not in shown and time.monotonic() < deadline:
+        if select.select([terminal], [], [], 1.0)[0]:
+            shown += os.read(terminal, 65536)
+    return shown

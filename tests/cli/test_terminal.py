@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shutil
@@ -13,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from allpull.cli.encoding import ASCII, in_encoding, transliterate
+from allpull.cli import app
+from allpull.cli.encoding import ASCII, in_encoding, locale_encoding, transliterate
 from allpull.rundir.run_record import write_record
 from allpull.schema.run import RunRecord
 
 KEPT = Path(__file__).parents[1] / "runs/v1.5"
 VERBS = ("show", "explain", "ls")
-IN_ASCII = {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+IN_ASCII = {"LC_ALL": "C"}
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +57,67 @@ def test_a_locale_without_utf8_gets_the_same_tables_in_ascii(verb, run):
     assert len(plain.splitlines()) == len(full.splitlines())
     assert any("±" in line for line in full.splitlines())
     assert any("+-" in line for line in plain.splitlines())
+
+
+ASCII_COMMANDS = """
+import io, sys
+from allpull.cli import main
+for line in open(sys.argv[1]):
+    sys.argv = ["allpull", *line.split()]
+    out, err = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (io.TextIOWrapper(io.BytesIO(), encoding=out.encoding) for _ in range(2))
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    written = sys.stdout.buffer.getvalue() + sys.stderr.buffer.getvalue()
+    sys.stdout, sys.stderr = out, err
+    print(repr((line.strip(), code, written)))
+"""
+"""A program that runs a verb per line of a file, and prints the line, the exit code and the bytes that were written."""
+
+JOBS = {"demo", "tune", "rehearse", "import", "rename", "rm"}
+"""Verbs that are only asked for help here: they train, need root, or change runs."""
+
+
+@pytest.mark.slow
+def test_every_verb_writes_ascii_in_the_locale_c(run, tmp_path):
+    other = shutil.copytree(KEPT, tmp_path / "other")
+    names = sorted({command.name or command.callback.__name__.removesuffix("_") for command in app.registered_commands})
+    groups = {group.name: group.typer_instance.registered_commands for group in app.registered_groups}
+    commands = [
+        *(f"{name} --help" for name in ["", *names, *groups]),
+        *(f"{name} {one.name or one.callback.__name__} --help" for name, inside in groups.items() for one in inside),
+        *(f"ls {tmp_path}", f"show {run}", f"show {run} {other}", f"show {run} --json", f"show {tmp_path / 'none'}"),
+        *(f"explain {run}", f"explain {run} --json", "explain --rules", "explain --rule slow-rank"),
+        *(f"compare {run} --with {other}", f"predict {run} --ranks 8", f"watch {run} --once"),
+        *(f"report {run} -o {tmp_path / 'r.html'}", f"export {run} --to csv --out {tmp_path / 'csv'}"),
+        *("doctor", "doctor --json", "train --list-models", "train --list-recipes", "train digits --dry-run"),
+        *("run -n 2 --dry-run -- train.py", f"env --out {tmp_path / 'env'}", "study list", "study plan hal"),
+        *("lab --help", "pack info nothing", "probe compute --help", "train digits --set train.epoch=1"),
+    ]
+    assert {command.partition(" ")[0] for command in commands if "--help" not in command} >= {*names} - JOBS
+    (tmp_path / "commands").write_text("\n".join(commands))
+    command = [sys.executable, "-c", ASCII_COMMANDS, str(tmp_path / "commands")]
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("LC_", "PYTHON", "COLUMNS"))}
+    done = subprocess.run(command, env={**kept, **IN_ASCII}, cwd=tmp_path, capture_output=True, check=True)
+    answers = [ast.literal_eval(line) for line in done.stdout.decode().splitlines()]
+    assert [line for line, _, _ in answers] == [one.strip() for one in commands]
+    assert [line for line, _, written in answers if not written] == []
+    assert [(line, written) for line, _, written in answers if not written.isascii()] == []
+    assert {line: code for line, code, _ in answers if code not in (0, 2, 3)} == {}
+    shown = next(written for line, _, written in answers if line == f"show {run} --json")
+    assert json.loads(shown)["runs"]
+
+
+def test_utf8_is_kept_where_it_is_requested():
+    assert locale_encoding({}, is_utf8_mode=True, own="ANSI_X3.4-1968") == "ANSI_X3.4-1968"
+    assert locale_encoding({"PYTHONUTF8": "1"}, is_utf8_mode=True, own="ANSI_X3.4-1968") is None
+    assert locale_encoding({}, is_utf8_mode=True, own="UTF-8") is None
+    assert locale_encoding({}, is_utf8_mode=False, own="ISO-8859-1") is None  # Python writes that itself
 
 
 @pytest.mark.parametrize("verb", ["--help", "run", "explain"])

@@ -40,6 +40,7 @@ PLANNED = {"docs/how-to/train-fast.md": re.compile(r"allpull train (?!.*(name=|c
 """Trainings of a page that are only planned: none goes on from them, and `tests/train` runs their options."""
 KEPT_RUNS = {
     "docs/how-to/compare.md": ["before", "after", "old", "new", "baseline", *(f"runs/{letter}" for letter in "abcdef")],
+    "docs/how-to/export.md": ["runs/20260101T000000Z_digits_n2_a"],
     "docs/how-to/watch.md": ["runs/20261120T120000Z_train_n8_1a2b3c4d"],
 }
 """Run directories that a page takes for granted: copies of the one that stays in the tests."""

@@ -133,8 +133,8 @@ def faults_of(words: list[str], group: Any, targets: set[str], root: Path) -> It
     words = words[: words.index("--")] if "--" in words else words
     if words[0] == "make":
         yield from (f"no target {word}" for word in words[1:] if word not in targets)
-    elif words[0] == "python" and words[1].endswith(".py"):
-        yield from ([] if (root / words[1]).is_file() else [f"no script {words[1]}"])
+    elif words[0] in {"python", "torchrun"} and any(word.endswith(".py") for word in words):
+        yield from (f"no script {word}" for word in words if word.endswith(".py") and not (root / word).is_file())
     elif words[0] == "allpull":
         command, rest = group, words[1:]
         while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
@@ -147,7 +147,7 @@ def faults_of(words: list[str], group: Any, targets: set[str], root: Path) -> It
         parameters = command.params
         known = {"-h", "--help", *(name for one in parameters for name in [*one.opts, *one.secondary_opts])}
         yield from (f"no option {word}" for word in words if word.startswith("-") and word not in known)
-    elif words[0] not in {"pip", "apt", ".venv/bin/python"}:
+    elif words[0] not in {"pip", "apt", "kubectl", "mlflow", "tensorboard", ".venv/bin/python"}:
         yield "a program that nothing is known of"
 
 

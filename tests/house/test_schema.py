@@ -95,7 +95,18 @@ def test_writers_write_no_field_that_the_types_do_not_have(every_line: list[Line
 
 def test_every_kind_of_record_is_among_the_kept_runs(every_line: list[Line]) -> None:
     answers = {"doctor", "show", "runs", "explain", "compare", "audit", "export", "report"}  # not in a run directory
-    answers |= {"forecast", "kernels", "lab-ring", "lab-sgd", "placements", "predict", "study", "study-plan", "tune"}
+    answers |= {
+        "forecast",
+        "kernels",
+        "lab-batch",
+        "lab-ring",
+        "lab-sgd",
+        "placements",
+        "predict",
+        "study",
+        "study-plan",
+        "tune",
+    }
     answers |= {stem for probe in ("loader", "storage", "compute") for stem in (probe, f"probes-{probe}")}
     assert {what for what, _, _ in every_line} == set(DOCUMENTED) - answers
 

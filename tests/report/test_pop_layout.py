@@ -93,6 +93,19 @@ def test_of_many_runs_each_size_has_the_one_in_the_middle() -> None:
     ]
 
 
+def test_runs_of_one_size_whose_names_do_not_fit_are_one_column_that_says_so() -> None:
+    runs = [
+        metrics(2, run=f"20260101T00000{number}Z_made_n2_a", pop=pop(0.9 + 0.01 * number, 1.0, 1.0))
+        for number in range(5)
+    ]
+    narrow, wide = (printed(pop_table(report(runs).show), width) for width in (80, 200))
+    assert sum("efficiencies" in line for line in narrow) == 1
+    assert any("median" in line for line in narrow)
+    assert next(line for line in narrow if "Load" in line).split()[-1] == "0.92"
+    assert len(next(line for line in wide if "Load" in line).split()) == 2 + len(runs)
+    assert not any("median" in line for line in wide)
+
+
 def test_one_run_is_a_sentence_and_the_other_count_is_named_where_it_differs() -> None:
     outside = {
         "parallel": 0.5,

@@ -14,8 +14,10 @@ from allpull.analyse.run import metrics
 from allpull.api.places import Place, run_directories, run_directory
 from allpull.api.reporting import with_efficiencies, with_explanation, write_report
 from allpull.api.results import Explanation, Metrics
+from allpull.errors import RunDirError
 from allpull.report.printable import short
 from allpull.report.wording import NAME_CHARACTERS
+from allpull.rundir.read.places import is_folder_of_runs
 from allpull.rundir.read.run import RunData, read_run
 
 
@@ -153,7 +155,10 @@ def open_runs(places: Place | Iterable[Place], *, skip_damaged: bool = False) ->
         RunDirError: there is no run at a place, or one of them cannot be read.
         BadInput: no place was given.
     """
-    runs = each_run([places] if isinstance(places, str | Path) else places, skip_damaged=skip_damaged)
+    return _in_order(each_run([places] if isinstance(places, str | Path) else places, skip_damaged=skip_damaged))
+
+
+def _in_order(runs: Iterable[Run]) -> list[Run]:
     return sorted(runs, key=lambda run: (run.ranks, run.data.record.created_utc, run.id))
 
 
@@ -165,6 +170,27 @@ def each_run(places: Iterable[Place], *, skip_damaged: bool = False) -> list[Run
         BadInput: no place was given.
     """
     return [Run(read_run(path, skip_damaged=skip_damaged)) for path in run_directories(places)]
+
+
+def readable_runs(places: Iterable[Place], *, skip_damaged: bool = False) -> tuple[list[Run], list[str]]:
+    """All runs at ``places`` as `open_runs`, and a line on each run of a folder that cannot be read.
+
+    Raises:
+        RunDirError: there is no run at a place, none can be read, or one that is itself a place cannot be.
+        BadInput: no place was given.
+    """
+    chosen = [Path(place) for place in places]
+    runs, faults = [], []
+    for path in run_directories(chosen):
+        try:
+            runs.append(Run(read_run(path, skip_damaged=skip_damaged)))
+        except RunDirError as error:
+            if not any(is_folder_of_runs(place, path) for place in chosen):
+                raise
+            faults.append(error)
+    if faults and not runs:
+        raise faults[0]
+    return _in_order(runs), [fault.message for fault in faults]
 
 
 def as_runs(runs: Run | Place | Iterable[Run | Place], *, skip_damaged: bool = False) -> list[Run]:

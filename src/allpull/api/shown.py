@@ -11,10 +11,10 @@ from allpull.schema.reported import ScalingReport
 
 
 def shown(places: Sequence[Path], accuracy: float | None = None, *, skip_damaged: bool = False) -> ScalingReport:
-    """``reporting.scaling_report`` of the runs at ``places``, which are opened as by ``runs.open_runs``.
+    """``reporting.scaling_report`` of the runs at ``places``, which are opened as by ``runs.readable_runs``.
 
     Raises:
-        RunDirError: there is no run at a place, or one of them cannot be read.
+        RunDirError: there is no run at a place, or none can be read.
         BadInput: no place was given.
     """
     directories = run_directories(places)
@@ -25,9 +25,10 @@ def shown(places: Sequence[Path], accuracy: float | None = None, *, skip_damaged
     if known is not None:
         return known
     from allpull.api.reporting import scaling_report  # noqa: PLC0415  what reads runs takes long to import
-    from allpull.api.runs import open_runs  # noqa: PLC0415  as above
+    from allpull.api.runs import readable_runs  # noqa: PLC0415  as above
 
-    result = scaling_report([run.aligned for run in open_runs(directories, skip_damaged=skip_damaged)], accuracy)
+    runs, damaged = readable_runs(places, skip_damaged=skip_damaged)
+    result = scaling_report([run.aligned for run in runs], accuracy).model_copy(update={"damaged": damaged})
     if key is not None:
         cache_report(key, result)
     return result

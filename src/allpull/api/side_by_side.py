@@ -15,7 +15,7 @@ def side_by_side(report: ScalingReport) -> ShowResult:
     runs = [run for one in tables for run in one.show.runs] + apart
     names = [run.run for run in apart]
     if len(tables) == 1:
-        return report.show.model_copy(update={"runs": runs, "without_steps": names})
+        return report.show.model_copy(update={"runs": runs, "without_steps": names, "damaged": report.damaged})
     programs = [
         ProgramRuns(
             program=one.program,
@@ -35,4 +35,5 @@ def side_by_side(report: ScalingReport) -> ShowResult:
         notes=notes,
         programs=programs,
         without_steps=names,
+        damaged=report.damaged,
     )

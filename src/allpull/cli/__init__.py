@@ -6,6 +6,8 @@ What a verb needs (torch, polars, charts) is imported inside it, so that ``allpu
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from typing import Annotated, Any
@@ -14,6 +16,7 @@ import typer
 
 from allpull.cli import (
     compare,
+    completion,
     demo,
     doctor,
     env,
@@ -39,11 +42,11 @@ from allpull.cli import (
 from allpull.cli.encoding import prepare_streams
 from allpull.cli.say import complain, note
 from allpull.cli.verb import Verb, VerbGroup, example
-from allpull.errors import AllpullError
+from allpull.errors import INTERRUPTED, AllpullError
 from allpull.version import __version__
 
 OWN_FAILURE = 125  # of allpull itself, distinct from the program's codes (as in `timeout` and `docker run`)
-INTERRUPTED = 130  # by Ctrl-C: 128 + the number of SIGINT
+GARBAGE_THRESHOLD = 50_000  # objects; Python's 700 search again and again through modules, of which most live on
 
 
 class Verbs(VerbGroup):
@@ -133,5 +136,9 @@ def root(
 
 def main() -> None:
     """The ``allpull`` command."""
+    gc.set_threshold(GARBAGE_THRESHOLD)
+    atexit.register(gc.freeze)  # else Python looks through all modules and records for garbage once more at exit
     prepare_streams()
+    if {"--install-completion", "--show-completion"} & set(sys.argv):
+        completion.no_space_after_keys()
     app()

@@ -20,6 +20,16 @@ SCRIPT_PARTS = ("observe", "watch")
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
 
 
+def no_space_after_keys() -> None:
+    """Have the script for bash end ``KEY=`` without a space, as zsh and fish do; the value follows."""
+    from typer import _completion_shared  # noqa: PLC0415  its only place, and private
+
+    scripts = getattr(_completion_shared, "_completion_scripts", {})
+    end, test = "    return 0\n", "    [[ ${COMPREPLY[0]} != *= ]] || compopt -o nospace\n"
+    if end in scripts.get("bash", ""):
+        scripts["bash"] = scripts["bash"].replace(end, test + end)
+
+
 def runs(incomplete: str) -> list[str]:
     """``latest``, ids and names of the runs in ``runs``, or of the folder that ``incomplete`` names."""
     from allpull.rundir import layout  # noqa: PLC0415  not needed for --help

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import codecs
+import json
+import locale
+import os
 import re
 import sys
 import unicodedata
+from collections.abc import Mapping
 from io import TextIOWrapper
 
 ASCII = {
     "±": "+-", "×": "x", "÷": "/", "µ": "u", "μ": "u", "–": "-", "—": "-", "−": "-", "•": "*", "·": "-", "…": "...",
-    "→": "->", "←": "<-", "≥": ">=", "≤": "<=", "≈": "~", "α": "alpha", "β": "beta", "↑": "^", "↓": "v",
+    "→": "->", "←": "<-", "≥": ">=", "≤": "<=", "≈": "~", "α": "alpha", "β": "beta", "λ": "lambda",
+    "σ": "sigma", "θ": "theta",
+    "Σ": "sum", "√": "sqrt", "∞": "inf", "°": "deg", "├": "|", "└": "`", "↑": "^", "↓": "v",
     "─": "-", "━": "-", "╸": "-", "╺": "-", "═": "=", "│": "|", "┃": "|",
     "▁": "_", "▂": ".", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "%", "█": "#", "✓": "ok",
     "✗": "x",
@@ -72,6 +78,28 @@ def _fits(character: str, encoding: str) -> bool:
     return True
 
 
+def json_in_encoding(document: str, encoding: str) -> str:
+    r"""The JSON ``document`` with characters that ``encoding`` lacks escaped, so that it says the same.
+
+    >>> json_in_encoding('{"a": "3 µs"}', "ascii")
+    '{"a": "3 \\u00b5s"}'
+    """
+    try:
+        document.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(one if _fits(one, encoding) else json.dumps(one)[1:-1] for one in document)
+    return document
+
+
+def locale_encoding(environment: Mapping[str, str], *, is_utf8_mode: bool, own: str) -> str | None:
+    """The encoding for text, where Python uses UTF-8 although the locale has another one, ``own``; else None.
+
+    Python does so in the locales C and POSIX (PEP 540), also where it is not told to by PYTHONUTF8 or PYTHONIOENCODING.
+    """
+    is_chosen = bool({"PYTHONUTF8", "PYTHONIOENCODING"} & environment.keys()) or "utf8" in sys._xoptions
+    return own if is_utf8_mode and not is_chosen and codecs.lookup(own).name != "utf-8" else None
+
+
 def _replace(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
@@ -79,8 +107,9 @@ def _replace(error: UnicodeError) -> tuple[str, int]:
 
 
 def prepare_streams() -> None:
-    """Let stdout and stderr write what their encoding lacks in ASCII."""
+    """Let stdout and stderr write in the encoding of the locale, and in ASCII what it lacks."""
     codecs.register_error(ERRORS, _replace)
+    encoding = locale_encoding(os.environ, is_utf8_mode=bool(sys.flags.utf8_mode), own=locale.getencoding())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors=ERRORS)
+            stream.reconfigure(encoding=encoding, errors=ERRORS)

@@ -97,7 +97,7 @@ def _manual(slug: str | None, *, as_json: bool) -> None:
     chosen = names() if slug is None else [slug]
     if as_json:
         pages = [{"rule": name, "summary": summary(name), "sections": sections(name)} for name in chosen]
-        answer(inert_json(json.dumps({"schema": tag("rules"), "rules": pages}, indent=1, ensure_ascii=False)))
+        answer(inert_json(json.dumps({"schema": tag("rules"), "rules": pages}, indent=1)))
     elif slug is None:
         show_result(rules({name: summary(name) for name in chosen}))
     else:

@@ -49,14 +49,16 @@ def export(
     Tables as CSV or Parquet files, or curves for TensorBoard or MLflow.
     """
     from allpull.api.exporting import check_target, export_run, how_to_open  # noqa: PLC0415
-    from allpull.api.runs import each_run  # noqa: PLC0415  polars is not needed for --help
+    from allpull.api.runs import readable_runs  # noqa: PLC0415  polars is not needed for --help
     from allpull.schema.base import tag  # noqa: PLC0415
     from allpull.schema.exported import ExportResult  # noqa: PLC0415
 
     if to not in FORMATS:
         raise UnknownName("format", to, FORMATS)
     place = out or FORMATS[to]
-    opened = each_run(runs, skip_damaged=skip_damaged)
+    opened, damaged = readable_runs(runs, skip_damaged=skip_damaged)
+    for line in damaged:
+        note(f"not readable: {line}")
     for run in opened:
         check_target(run, to, place, replace=replace)
     made = []
@@ -68,7 +70,7 @@ def export(
         if not as_json:
             answer(one.place if one.id is None else f"{one.place} run {one.id}")
     if as_json:
-        result = ExportResult(schema=tag("export"), exports=made)
+        result = ExportResult(schema=tag("export"), exports=made, damaged=damaged)
         answer_json(result)
     if shown := how_to_open(made[-1]):
         note(f"open it: {shown}")

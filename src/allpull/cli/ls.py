@@ -28,7 +28,8 @@ def ls(
 ) -> None:
     """List runs, the latest first.
 
-    Wherever a run is asked for, `latest`, the beginning of its id, or its name will do.
+    Wherever a run is asked for, `latest`, the beginning of its id, or its name will do. A study, and the folder that
+    holds `runs`, stand for their runs. Runs of a folder that cannot be read are listed with the reason.
     """
     from allpull.api.listing import list_runs  # noqa: PLC0415  polars is not needed for --help
 

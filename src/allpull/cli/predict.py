@@ -24,6 +24,7 @@ R = TypeVar("R", "ForecastResult", "PredictResult")
 
 EXAMPLE = "allpull predict runs/one runs/two --ranks 8,64,1024"
 
+MOST_DIGITS = 18  # of a number of ranks: what is too large for a forecast is refused there
 REFUSED = 3  # exit code: these measurements cannot tell
 OF_RUNS = ("hosts", "ranks_per_host", "batch", "global_batch", "probe", "link", "latency", "what_if", "html")
 """Parameters that a forecast from a table does not take."""
@@ -208,7 +209,7 @@ def _numbers(text: str, option: str) -> list[int]:
         BadInput: there is something else in it.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
-    wrong = [word for word in words if not (word.isascii() and word.isdecimal() and 0 < len(word) < 8)]
+    wrong = [word for word in words if not (word.isascii() and word.isdecimal() and len(word) <= MOST_DIGITS)]
     if wrong:
         raise BadInput(f"{option} {text!r}: {wrong[0]!r} is no number", hint=f"such as {option} 8,64,1024")
     return [int(word) for word in words]

@@ -71,8 +71,10 @@ def _runs(
     runs: list[Path], output: Path | None, figures: Path | None, accuracy: float | None, *, skip_damaged: bool
 ) -> list[Path]:
     from allpull.api.reporting import with_explanation, write_report  # noqa: PLC0415
-    from allpull.api.runs import each_run  # noqa: PLC0415  polars is not needed for --help
+    from allpull.api.runs import readable_runs  # noqa: PLC0415  polars is not needed for --help
 
-    opened = each_run(runs, skip_damaged=skip_damaged)
-    result = with_explanation([run.aligned for run in opened], accuracy)
+    opened, damaged = readable_runs(runs, skip_damaged=skip_damaged)
+    for line in damaged:
+        note(f"not readable: {line}")
+    result = with_explanation([run.aligned for run in opened], accuracy).model_copy(update={"damaged": damaged})
     return write_report(result, output or opened[0].directory.parent / "report.html", figures)

@@ -7,7 +7,7 @@ import sys
 from io import StringIO
 from typing import TYPE_CHECKING
 
-from allpull.cli.encoding import in_encoding
+from allpull.cli.encoding import in_encoding, json_in_encoding
 from allpull.errors import AllpullError
 from allpull.report.printable import inert_json, printable
 
@@ -43,7 +43,8 @@ def answer(text: str) -> None:
 
 def answer_json(record: Record) -> None:
     """A record on stdout as one JSON object, whose texts no terminal interprets."""
-    answer(inert_json(record.model_dump_json(by_alias=True, indent=1)))
+    document = inert_json(record.model_dump_json(by_alias=True, indent=1))
+    answer(json_in_encoding(document, sys.stdout.encoding or "utf-8"))
 
 
 def show_result(*parts: RenderableType) -> None:

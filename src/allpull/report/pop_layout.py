@@ -42,14 +42,14 @@ class Column:
     pop: PopEfficiencies
 
 
-def columns(runs: Sequence[RunMetrics]) -> list[Column]:
-    """The runs that have efficiencies: each of a few, of many one per size, with the median parallel efficiency."""
+def columns(runs: Sequence[RunMetrics], most: int = MOST_COLUMNS) -> list[Column]:
+    """The runs with efficiencies: each, or of more than ``most`` one per size, by its median parallel efficiency."""
     known = [
         Column(label=label, ranks=run.ranks, pop=run.pop)
         for label, run in zip(labels(runs), runs, strict=True)
         if run.pop is not None
     ]
-    if len(known) <= MOST_COLUMNS:
+    if len(known) <= most:
         return known
     return [_median([one for one in known if one.ranks == ranks]) for ranks in sorted({one.ranks for one in known})]
 
@@ -77,6 +77,13 @@ def basis(runs: Sequence[RunMetrics], reference: str | None) -> str:
     if run is None or run.pop is None or run.pop.computational is None:
         return ""
     return f"Computational scaling is useful time per sample against {counted(run.ranks, 'rank')}."
+
+
+def choice(runs: Sequence[RunMetrics], shown: Sequence[Column]) -> str:
+    """How the columns ``shown`` were chosen among ``runs``, as a sentence; empty where each is shown."""
+    if len(shown) == sum(run.pop is not None for run in runs):
+        return ""
+    return "Of several runs on as many ranks, the one with the median parallel efficiency is shown."
 
 
 def sentences(one: PopEfficiencies) -> list[str]:

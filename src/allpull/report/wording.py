@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from allpull.report.printable import short
 from allpull.schema.results import Interval, RunDetail, RunMetrics, Scaling, ShowResult
+from allpull.schema.studied import StudyResult
 from allpull.units import counted, show_count, show_spread_parts
 
 ABSENT = "–"
@@ -201,3 +202,15 @@ def rate(bytes_per_s: float | None) -> str:
         if bytes_per_s >= bound:
             return f"{show_count(bytes_per_s / bound)} {unit}"
     return f"{show_count(bytes_per_s)} B/s"
+
+
+def virtual_points(study: StudyResult) -> Iterator[str]:
+    """What of a study no real cluster did: a sentence for each kind."""
+    whole = sum(point.throughput is not None for point in study.points)
+    for count, what in (
+        (study.rehearsed, "rehearsed: compute is a timed sleep, hosts and links are virtual"),
+        (study.virtual_network, "measured on virtual hosts of one machine, whose links have a set rate"),
+    ):
+        if count:
+            share = "All points were" if count == whole else f"{count} of {counted(whole, 'point')} were"
+            yield f"{share} {what}. No real cluster has these rates."

@@ -51,6 +51,7 @@ DOCUMENTED: dict[str, Any] = {
     "tune": tuned.TuneResult,
     "lab-sgd": labs.SgdResult,
     "lab-ring": labs.RingResult,
+    "lab-batch": labs.BatchResult,
     "predict": predicted.PredictResult,
     "forecast": forecast.ForecastResult,
     "report": reported.ScalingReport,

@@ -38,3 +38,6 @@ class ExportResult(Record):
 
     schema_: str = Field(alias="schema")
     exports: list[Export]
+    damaged: list[str] = Field(
+        default_factory=list, description="runs of a folder that could not be read, each with the reason"
+    )

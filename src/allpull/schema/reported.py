@@ -37,3 +37,6 @@ class ScalingReport(ProgramTable):
     without_steps: list[RunDetail] = Field(
         default_factory=list, description="probes and jobs that made no step, beside runs that did"
     )
+    damaged: list[str] = Field(
+        default_factory=list, description="runs of a folder that could not be read, each with the reason"
+    )

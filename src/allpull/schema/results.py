@@ -192,6 +192,9 @@ class ShowResult(Record):
     without_steps: list[str] = Field(
         default_factory=list, description="run ids of probes and of jobs that made no step, beside runs that did"
     )
+    damaged: list[str] = Field(
+        default_factory=list, description="runs of a folder that could not be read, each with the reason"
+    )
 
 
 class ListedRun(Record):

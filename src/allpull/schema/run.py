@@ -23,6 +23,9 @@ class Exit(Record):
     exception: str | None = Field(None, description="type and message of the exception that ended the rank")
     hint: str | None = Field(None, description="what to do about that exception, where it says so")
     reason: str | None = Field(None, description="in words, what ended the job where it was no rank: a time limit, say")
+    ended_by: Literal["study"] | None = Field(
+        None, description="what ended a job that would have gone on, because it had measured enough; None: nothing did"
+    )
     log_tail: list[str] = Field(default_factory=list, max_length=200, description="last lines of its log")
 
     def describe(self) -> str:

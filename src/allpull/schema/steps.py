@@ -100,8 +100,8 @@ class StepRecord(Record):
     queued_ns: int | None = Field(
         None,
         ge=0,
-        description="time that the training thread was runnable without a CPU; read every 10 ms at most: shorter steps"
-        " share what was read for them together",
+        description="time that the training thread was runnable without a CPU; steps shorter than 10 ms share, by their"
+        " lengths, what is read for them every 50 ms",
     )
     tags: list[Tag] = Field(default_factory=list, description="reasons to leave this step out of rates")
     named: dict[str, int] | None = Field(None, description="phases that the program named, in ns")

@@ -54,6 +54,11 @@ def test_runs_of_other_programs_are_tables_of_their_own():
     assert "programs" not in blocks(three())
 
 
+def test_runs_that_could_not_be_read_are_named_on_the_page():
+    block = blocks(bounded(three().model_copy(update={"damaged": ["runs/a/run.json: empty"]})))["programs"]
+    assert parts(block, Points)[-1].items == ["runs/a/run.json: empty"]
+
+
 # --- the table of sections -------------------------------------------------------------------------------------
 
 

@@ -174,7 +174,25 @@ class Slider:
     texts: Sequence[str]
 
 
-Part = Text | Points | Notice | Tiles | Table | Cards | Commands | Links | Terms | Log | Chart | Slider
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question with its ``options``, and for each of them the ``answers`` that it gets."""
+
+    label: str
+    options: Sequence[str]
+    answers: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guess:
+    """Questions to answer before the parts after it in its section show; in print and without scripts all show."""
+
+    kind: ClassVar[str] = "guess"
+    slug: str
+    questions: Sequence[Question]
+
+
+Part = Text | Points | Notice | Tiles | Table | Cards | Commands | Links | Terms | Log | Chart | Slider | Guess
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -129,3 +129,21 @@ for (const slider of document.querySelectorAll(".slider")) {
   button.hidden = matchMedia("(prefers-reduced-motion: reduce)").matches;
   show(last);
 }
+
+// What follows a guess shows once every question has an answer and the reader asks for it.
+for (const guess of document.querySelectorAll(".guess")) {
+  const questions = [...guess.querySelectorAll("fieldset")];
+  const button = guess.querySelector("button");
+  const chosen = (question) => question.querySelector("input:checked");
+  guess.addEventListener("change", () => (button.disabled = !questions.every(chosen)));
+  guess.addEventListener("submit", (event) => {
+    event.preventDefault();
+    for (const question of questions) {
+      question.querySelector("output").textContent = JSON.parse(question.dataset.answers)[chosen(question).value];
+      for (const input of question.querySelectorAll("input")) input.disabled = true;
+    }
+    button.hidden = true;
+    guess.dataset.state = "open";
+  });
+  guess.reset(); // a reload keeps no answers
+}

@@ -56,6 +56,7 @@ def bounded(report: ScalingReport) -> ScalingReport:
             "details": [_detail(report.details[index]) for index in kept],
             "others": [_table(other) for other in report.others[:MAX_PROGRAMS]],
             "without_steps": [_detail(one) for one in report.without_steps[:MAX_LINES]],
+            "damaged": _lines(report.damaged, "run"),
         }
     )
 

@@ -24,7 +24,7 @@ def block(report: ScalingReport) -> Block | None:
     priced = [one for one in result.findings if not one.advice]
     parts: list[Part] = []
     if result.findings:
-        parts.append(Cards(cards=[_card(one) for one in result.findings[:MOST_CARDS]]))
+        parts.append(Cards(cards=[card(one) for one in result.findings[:MOST_CARDS]]))
     if len(result.findings) > MOST_CARDS:
         parts.append(Text(text=f"{len(result.findings) - MOST_CARDS} more in `allpull explain`.", quiet=True))
     if result.notes:
@@ -45,7 +45,8 @@ def indicative(result: ExplainResult) -> str:
     return f"Indicative only: the replay misses the measured time by {percent(result.simulation_error)}."
 
 
-def _card(finding: Finding) -> Card:
+def card(finding: Finding) -> Card:
+    """One finding as a card."""
     facts = [("gain", ranged(finding.gain))]
     if finding.loss_s_per_step is not None:
         most = "at most " if finding.gain is not None and finding.gain.is_at_most else ""

@@ -28,6 +28,7 @@ def block(report: ScalingReport) -> Block | None:
         tones=tones,
     )
     notes = [
+        pop_layout.choice(report.show.runs, shown),
         pop_layout.basis(report.show.runs, report.show.reference),
         f"{pop_layout.USEFUL}.",
         f"{pop_layout.MAPPING}.",

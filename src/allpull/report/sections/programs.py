@@ -21,6 +21,9 @@ def block(report: ScalingReport) -> Block | None:
     if report.without_steps:
         parts.append(Text(text="Without a step, in no table:"))
         parts.append(Points(items=[without_steps(run) for run in report.without_steps]))
+    if report.damaged:
+        parts.append(Text(text="Not readable:"))
+        parts.append(Points(items=report.damaged))
     if not parts:
         return None
     lead = (
@@ -28,4 +31,5 @@ def block(report: ScalingReport) -> Block | None:
         f"{counted(len(report.others), 'other program')} are not compared with it: a sample is other work there. "
         "For a page of their own, name their directories to allpull report."
     )
-    return Block(title=TITLE, lead=lead if report.others else "These runs made no step.", parts=parts)
+    apart = "These runs made no step." if report.without_steps else "These runs are not part of this page."
+    return Block(title=TITLE if report.others else "Other runs", lead=lead if report.others else apart, parts=parts)

@@ -115,8 +115,13 @@ def _commands(report: ScalingReport) -> Iterator[Commands]:
 
 
 def _as_typed(command: Sequence[str]) -> str:
-    """A recorded command without the folder that ``allpull`` itself was found in."""
-    return shlex.join([*(PurePath(part).name for part in command[:1]), *command[1:]])
+    """A recorded command without the folder that ``allpull`` itself was found in; ``python -m allpull`` is that, too.
+
+    >>> _as_typed(["/opt/bin/allpull", "run"]), _as_typed(["/lib/allpull/__main__.py", "train"])
+    ('allpull run', 'allpull train')
+    """
+    own = [PurePath(part).name.replace("__main__.py", "allpull") for part in command[:1]]
+    return shlex.join([*own, *command[1:]])
 
 
 def _links(report: ScalingReport) -> Iterator[Links]:

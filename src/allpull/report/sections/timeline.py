@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
@@ -31,12 +32,14 @@ def block(report: ScalingReport) -> Block | None:
     steps = len({part.step for part in detail.timeline})
     of = f"{counted(steps, 'step')} of {counted(ranks, 'rank')}"
     lead = f"{of}, one above the other on one clock. Drag to move; hold Ctrl or ⌘ and scroll to zoom."
-    return Block(title=TITLE, lead=lead, parts=[_chart(detail.timeline)])
+    return Block(title=TITLE, lead=lead, parts=[chart(detail.timeline)])
 
 
-def _chart(parts: list[TimelinePart]) -> Chart:
+def chart(parts: Sequence[TimelinePart], *, slug: str = "timeline", least_s: float = 0.0) -> Chart:
+    """What each rank did in ``parts``; the axis is at least ``least_s`` long, so that two charts compare."""
     begin_s, end_s = min(part.begin_s for part in parts), max(part.end_s for part in parts)
-    factor, unit = time_unit(end_s - begin_s)
+    length_s = max(end_s - begin_s, least_s)
+    factor, unit = time_unit(length_s)
     rows: list[dict[str, Any]] = [
         {
             "lane": NETWORK if part.rank is None else f"{part.rank}",
@@ -53,11 +56,11 @@ def _chart(parts: list[TimelinePart]) -> Chart:
     drawn = in_order(row["part"] for row in rows)
     colours = alt.Scale(domain=drawn, range=[PHASES.get(name, BUCKET_COLOUR) for name in drawn])
     zoom = alt.selection_interval(bind="scales", encodings=["x"], zoom=ZOOM)
-    chart = (
+    bars = (
         alt.Chart(data(rows))
         .mark_bar(clip=True)
         .encode(
-            x=alt.X("begin:Q", title=f"Time ({unit})", scale=alt.Scale(nice=False)),
+            x=alt.X("begin:Q", title=f"Time ({unit})", scale=alt.Scale(nice=False, domain=[0, length_s * factor])),
             x2="end:Q",
             y=alt.Y("lane:N", sort=lanes, title="Rank", scale=alt.Scale(paddingInner=0.15)),
             color=alt.Color("part:N", scale=colours, legend=alt.Legend(symbolStrokeWidth=0)),
@@ -71,7 +74,7 @@ def _chart(parts: list[TimelinePart]) -> Chart:
         .add_params(zoom)
     )
     return Chart(
-        slug="timeline",
+        slug=slug,
         title="What each rank did",
         caption=(
             "Collectives are drawn at their recorded times. The phases between them have their measured lengths and "
@@ -82,5 +85,5 @@ def _chart(parts: list[TimelinePart]) -> Chart:
         key_characters=max(len(name) for name in drawn),
         axis_characters=max(len(lane) for lane in lanes),
         zoomable=True,
-        spec=spec(chart),
+        spec=spec(bars),
     )

@@ -67,7 +67,7 @@ def rule(slug: str, summary: str, sections: Mapping[str, str]) -> RenderableType
 
 @dataclass(frozen=True, slots=True)
 class _Explained:
-    """Headline, efficiency tree, findings and notes of one explanation."""
+    """Headline, efficiency tree, findings, POP's reading of the tree, and notes of one explanation."""
 
     result: ExplainResult
 
@@ -77,11 +77,8 @@ class _Explained:
         if result.efficiency is not None:
             yield _tree(result.efficiency, result.gains, wide=options.max_width >= WIDE)
         idle = idle_text.sentence(result.idle)
-        lines = [idle] if idle else []
-        if result.pop is not None and result.ranks > 1:
-            lines += [*sentences(result.pop), f"{MAPPING}."]
-        if lines:
-            yield bullets(lines)
+        if idle:
+            yield bullets([idle])
         if result.healthy:
             yield Text(printable(result.healthy))
         rules_shown: set[str] = set()
@@ -89,6 +86,10 @@ class _Explained:
             yield Text()
             yield from _finding(number, finding, with_doubts=finding.rule not in rules_shown)
             rules_shown.add(finding.rule)
+        if result.pop is not None and result.ranks > 1:
+            yield Text()
+            yield Text("In POP's words:")
+            yield bullets([*sentences(result.pop), f"{MAPPING}."])
         notes = result.notes
         if notes:
             shown = [

@@ -1,4 +1,4 @@
-"""The POP table on a terminal: a line per efficiency, a column per run, in as many tables as its width needs."""
+"""The POP table on a terminal: a line per efficiency, a column per run, or per size where runs do not fit."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ NAME_COLUMNS = 30
 
 def pop_table(show: ShowResult) -> RenderableType | None:
     """The POP table of several runs, the reference and how useful time is counted; None if none has efficiencies."""
-    shown = columns(show.runs)
-    return _Pop(show, shown) if shown else None
+    return _Pop(show) if columns(show.runs) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,20 +28,28 @@ class _Pop:
     """The table, laid out for the width of the console."""
 
     show: ShowResult
-    shown: Sequence[Column]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        width = max(len(one.label) for one in self.shown) + 2
-        room = max(1, (options.max_width - NAME_COLUMNS) // width)
-        for begin in range(0, len(self.shown), room):
-            yield _table(self.shown[begin : begin + room])
-        yield bullets(list(self._notes()))
+        shown = columns(self.show.runs)
+        if len(shown) > _room(shown, options):
+            shown = columns(self.show.runs, most=1)
+        room = _room(shown, options)
+        for begin in range(0, len(shown), room):
+            yield _table(shown[begin : begin + room])
+        yield bullets(list(self._notes(shown)))
 
-    def _notes(self) -> Iterator[str]:
+    def _notes(self, shown: Sequence[Column]) -> Iterator[str]:
+        if chosen := pop_layout.choice(self.show.runs, shown):
+            yield chosen
         basis = pop_layout.basis(self.show.runs, self.show.reference)
         if basis:
             yield basis
         yield f"{pop_layout.USEFUL}."
+
+
+def _room(shown: Sequence[Column], options: ConsoleOptions) -> int:
+    """The number of columns as wide as the widest of ``shown`` that fit beside the names."""
+    return max(1, (options.max_width - NAME_COLUMNS) // (max(len(one.label) for one in shown) + 2))
 
 
 def _table(shown: Sequence[Column]) -> Table:

@@ -69,6 +69,8 @@ def page(report: ScalingReport) -> RenderableType:
     if report.without_steps:
         lines = [without_steps(one) for one in report.without_steps]
         parts += [Text(), "Without a step, in no table:", bullets(lines)]
+    if report.damaged:
+        parts += [Text(), "Not readable:", bullets(report.damaged)]
     return Group(*parts)
 
 

@@ -15,7 +15,7 @@ from allpull.rundir import layout
 from allpull.rundir.read.counters import CountersFile
 from allpull.rundir.read.events import EventLog
 from allpull.rundir.read.headers import ProcessRecord
-from allpull.rundir.read.steps import StepsFile
+from allpull.rundir.read.steps import StepsFile, spans
 from allpull.schema.counters import CountersHeader
 from allpull.schema.events import Watching
 from allpull.schema.gap import SHOWN_RANKS, Gap, named_ranks, of_ranks
@@ -87,6 +87,8 @@ def of_events(record: RunRecord, ranks: set[int], events: Mapping[int, EventLog]
     killed = [rank for rank in silent if rank not in set(raised)]
     if killed and record.status in UNENDED:
         yield of_ranks("rank ended", killed, " had not ended yet, or was killed")
+    elif killed and record.exit is not None and record.exit.ended_by is not None:
+        pass  # its study did, which had measured enough: nothing is missing
     elif killed and record.kind == "run" and record.exit is not None and record.exit.code == 0:
         text = " ended without Python's exit functions, although the command succeeded: its last records may be missing"
         yield of_ranks("rank ended", killed, text)
@@ -140,8 +142,7 @@ def of_counters(
         {"rank": list(headers), "host": [header.host for header in headers.values()]},
         schema={"rank": pl.Int64(), "host": pl.String()},
     )
-    by_rank = steps.group_by(pl.col("rank").cast(pl.Int64())).agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
-    by_host = by_rank.join(hosts, on="rank").group_by("host").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
+    by_host = spans(steps).join(hosts, on="rank").group_by("host").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
     lasted = {host: (begin_ns, end_ns) for host, begin_ns, end_ns in by_host.iter_rows()}
     sampled = counters.select("host", "t_ns").unique().sort("host", "t_ns").group_by("host")
     last_sample = {

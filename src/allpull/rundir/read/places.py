@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from pathlib import Path
 
 from allpull.errors import RunDirError
@@ -12,10 +14,15 @@ LATEST = "latest"
 """The name of the newest run of a folder."""
 
 MOST_NAMED = 5  # runs in an error
+MOST_TRIED = 200  # folders that are searched for runs to name in an error
+
+_ID = re.compile(r"\d{8}T\d{6}Z_")  # the beginning of a run id: when the run was created
 
 
 def find_runs(path: Path) -> list[Path]:
     """``path`` itself if it is a run directory, else those directly in it, by name. Links in it are not followed.
+
+    Where none is in it, those of its folder ``runs``: ``path`` is a study, or where the runs were started.
 
     A path that does not exist may name one run of its folder (of ``runs``, for a single word): ``latest``, the
     beginning of a run id or of its last part, or a name that one run has.
@@ -28,18 +35,22 @@ def find_runs(path: Path) -> list[Path]:
     root = safe_open.checked_directory(path)
     if layout.RUN_JSON in safe_open.file_names(root, ".", layout.RUN_JSON):
         return [path]
-    inside = _runs_in(path)
+    inside = _held_by(path)
     if not inside:
         raise RunDirError(
-            f"{safe_open.shown_path(path)}: no {layout.RUN_JSON} here or in a folder of it",
-            hint="give a run directory, or the folder that holds them (allpull prints it when a run ends)",
+            f"{safe_open.shown_path(path)}: no {layout.RUN_JSON} here or in a folder of it", hint=_where_runs_are(root)
         )
     return inside
 
 
+def is_folder_of_runs(path: Path, run: Path) -> bool:
+    """Whether ``run`` is one of the runs of the folder ``path``, rather than ``path`` itself or named by it."""
+    return path.is_dir() and path.resolve() in run.resolve().parents
+
+
 def newest(runs: list[Path]) -> Path:
-    """The run that began last: ids begin with that moment."""
-    return max(runs, key=lambda run: run.name)
+    """The run that was created last, which ids begin with; of a directory with another name, its record says when."""
+    return max(runs, key=lambda run: (_created(run), run.name))
 
 
 def step_bytes(run: Path) -> int:
@@ -72,7 +83,7 @@ def _named(path: Path) -> Path:
     """
     folder = path.parent if path.parent != Path() else Path(layout.RUNS)
     name = path.name
-    runs = _runs_in(folder) if folder.is_dir() else []
+    runs = _held_by(folder) if folder.is_dir() else []
     if name == LATEST and runs:
         return newest(runs)
     fitting = [run for run in runs if name in {run.name[: len(name)], run.name.rpartition("_")[2][: len(name)]}]
@@ -97,6 +108,31 @@ def _is_called(run: Path, name: str) -> bool:
         return read_record(run).name == name
     except RunDirError:
         return False
+
+
+def _created(run: Path) -> str:
+    """When ``run`` was created, as at the beginning of an id; empty where neither name nor record says it."""
+    if _ID.match(run.name):
+        return run.name.partition("_")[0]
+    try:
+        return re.sub(r"[-:]", "", read_record(run).created_utc)
+    except RunDirError:
+        return ""
+
+
+def _where_runs_are(root: Path) -> str:
+    """What to do where ``root`` holds no run."""
+    for name in safe_open.file_names(root, ".", "")[:MOST_TRIED]:
+        with suppress(RunDirError, OSError):
+            if not (root / name).is_symlink() and (root / name).is_dir() and _held_by(root / name):
+                return f"its folder {safe_open.shown_path(Path(name))} holds runs"
+    return "give a run directory, or the folder that holds them (allpull prints it when a run ends)"
+
+
+def _held_by(folder: Path) -> list[Path]:
+    """The runs directly in ``folder``, else those in its folder ``runs``."""
+    below = folder / layout.RUNS
+    return _runs_in(folder) or (_runs_in(below) if below.is_dir() and not below.is_symlink() else [])
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -15,6 +15,7 @@ from typing import get_args
 import annotated_types
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 from pydantic.fields import FieldInfo
 
 from allpull.errors import RunDirError
@@ -132,6 +133,20 @@ def read_steps(root: Path, ranks: Iterable[int], *, skip_damaged: bool) -> tuple
     return files, _together(tables)
 
 
+def spans(steps: pl.DataFrame, inside: NDArray[np.bool_] | None = None) -> pl.DataFrame:
+    """First begin and last end of each rank's records, in ns: columns rank, begin_ns, end_ns.
+
+    ``steps`` go by rank; ``inside``: which of them count, None: all. A rank without one has no row.
+    """
+    rank = steps["rank"].to_numpy()
+    begin_ns, end_ns = steps["begin_ns"].to_numpy(), steps["end_ns"].to_numpy()
+    if inside is not None:
+        rank, begin_ns, end_ns = rank[inside], begin_ns[inside], end_ns[inside]
+    starts = np.flatnonzero(np.diff(rank, prepend=-1))
+    ends = {"begin_ns": np.minimum.reduceat(begin_ns, starts), "end_ns": np.maximum.reduceat(end_ns, starts)}
+    return pl.DataFrame({"rank": rank[starts], **ends})
+
+
 def _lines(root: Path, rank: int) -> Lines[StepsHeader] | None:
     lines = read_lines(root, layout.steps_file(rank), StepsHeader, "steps")
     if lines is not None and lines.header.rank != rank:
@@ -186,7 +201,19 @@ def _together(tables: list[StepTables]) -> StepTables:
         tables = [StepTables(**{name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()})]
     if len(tables) == 1:
         return tables[0]
-    return StepTables(**{name: pl.concat([getattr(one, name) for one in tables]) for name in SCHEMAS})
+    parts = {name: [getattr(one, name) for one in tables] for name in SCHEMAS}
+    tables.clear()
+    return StepTables(**{name: _in_one_piece(frames) for name, frames in parts.items()})
+
+
+def _in_one_piece(frames: list[pl.DataFrame]) -> pl.DataFrame:
+    """The rows of ``frames``, which lose their columns: one at a time is in memory twice.
+
+    Columns in several pieces would be copied each time that numpy reads one, or that a column is added beside them.
+    """
+    return pl.DataFrame(
+        [pl.concat([frame.drop_in_place(name) for frame in frames], rechunk=True) for name in frames[0].columns]
+    )
 
 
 def _columns(bodies: Mapping[int, bytes]) -> StepTables | None:

@@ -1,0 +1,37 @@
+"""How a command ends."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import atexit, gc, sys
+atexit.register(lambda: sys.stderr.write(str(gc.get_freeze_count())))  # handlers run in reverse: this one is last
+from allpull.cli import main
+sys.argv = ["allpull", "--version"]
+main()
+"""
+
+
+def test_python_does_not_search_for_garbage_at_exit():
+    """That search is a fifth of what a small command takes."""
+    ended = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert int(ended.stderr) > 1000
+
+
+INTERRUPTED = """
+import sys
+
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == "typer":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, CtrlC())
+from allpull.__main__ import main
+main()
+"""
+
+
+def test_an_interrupt_while_verbs_are_imported_is_one_line():
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
