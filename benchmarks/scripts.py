@@ -109,7 +109,7 @@ def what_was_seen(runs: Path, script: Script) -> dict[str, Any]:
         "spans": dict(Counter(span.name for span in data.events[0].spans)),
         "switched_off": sorted({off.part or "all" for log in data.events.values() for off in log.switched_off}),
         "whole": sorted(data.headers) == list(range(script.ranks))
-        and list(one["samples"]) == script.epochs * script.samples
+        and list(one["samples"]) == script.epochs * [*script.samples]
         and list(one["backward_passes"]) == script.epochs * script.passes,
     }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,7 +28,7 @@ class Script:
     tool: str | None = None  # a program that must be there
     variables: Mapping[str, str] = field(default_factory=dict)
     ranks: int = 2
-    samples: list[int]  # of each step of one epoch
+    samples: Sequence[int | None]  # of each step of one epoch; None: not known
     epochs: int = 2
     passes: list[int]  # backward passes, likewise
     evaluations: int = 0  # spans after each epoch
@@ -146,6 +146,26 @@ SCRIPTS = [
         samples=[16, 16, 16, 16, 6],
         passes=5 * [1],
         evaluations=1,
+        partial=1,
+    ),
+    Script(
+        name="fastai_fit",
+        needs=("fastai",),
+        ranks=1,
+        samples=4 * [16],  # it drops the last batch
+        passes=4 * [1],
+        evaluations=1,
+        checkpoints=True,
+        partial=1,
+    ),
+    Script(
+        name="stable_baselines",
+        needs=("stable-baselines3", "gymnasium"),
+        ranks=1,
+        samples=[None, *23 * [64]],  # which parts of its network it calls is known after the first
+        passes=24 * [1],
+        epochs=1,
+        checkpoints=True,
         partial=1,
     ),
     Script(name="fully_sharded", start=torchrun(2), samples=[8, 8, 8, 8, 3], passes=5 * [1], evaluations=1),

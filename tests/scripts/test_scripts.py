@@ -34,7 +34,7 @@ def check(run: Watched, rank: int, script: Script) -> None:
     """One rank saw what the table says."""
     steps, per_epoch = run.steps(rank), len(script.samples)
     assert [step.step for step in steps] == list(range(script.epochs * per_epoch))
-    assert [step.samples for step in steps] == script.epochs * script.samples
+    assert [step.samples for step in steps] == script.epochs * [*script.samples]
     assert [step.backward_passes for step in steps] == script.epochs * script.passes
     assert [step.epoch for step in steps] == [epoch for epoch in range(script.epochs) for _ in range(per_epoch)]
     for before, after in zip(steps, steps[1:], strict=False):

@@ -74,8 +74,8 @@ def _epoch(epoch: EpochTime) -> Iterator[str]:
     )
     yield f"An epoch takes {_total(epoch)} ({counted(epoch.epochs, 'epoch')}{spread}): {parts}."
     if epoch.first is not None and epoch.epochs < len(epoch.each):
-        total, start = show_time(epoch.first.total), show_time(epoch.first.start)
-        yield f"The first epoch, not in this mean, took {total}, {start} of it to its first batch."
+        start = f", {show_time(epoch.first.start)} of it to its first batch" if epoch.first.start > 0 else ""
+        yield f"The first epoch, not in this mean, took {show_time(epoch.first.total)}{start}."
 
 
 def _accuracy(reached: AccuracyTime) -> str:

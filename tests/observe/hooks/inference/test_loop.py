@@ -71,6 +71,44 @@ for epoch in range(2):
     assert [span.step for span in run.events("span")] == [len(SAMPLES), 2 * len(SAMPLES)]  # after its step
 
 
+def test_an_optimizer_that_steps_group_by_group_makes_one_step(watched: Watch) -> None:
+    """As DeepSpeed's ZeRO, which shows it one group of parameters at a time."""
+    run = watched(
+        TRAINING
+        + """
+groups = [{"params": model[0].parameters()}, {"params": [*model[1].parameters(), *model[3].parameters()]}]
+optimizer = torch.optim.SGD(groups, lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        nn.functional.cross_entropy(model(x), y).backward()
+        every = optimizer.param_groups
+        for group in every:
+            optimizer.param_groups = [group]
+            optimizer.step()
+        optimizer.param_groups = every
+        optimizer.zero_grad()
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    steps = run.steps()
+    assert [(step.samples, step.backward_passes) for step in steps] == [(samples, 1) for samples in 2 * SAMPLES]
+    assert [step.epoch for step in steps] == 5 * [0] + 5 * [1]
+
+
+def test_a_network_that_learns_without_backward_is_recorded_step_by_step(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+for x, y in loader:
+    gradients = torch.autograd.grad(nn.functional.cross_entropy(model(x), y), list(model.parameters()))
+    for parameter, gradient in zip(model.parameters(), gradients):
+        parameter.grad = gradient
+    optimizer.step()
+"""
+    )
+    assert [step.backward_passes for step in run.steps()] == 5 * [None]
+
+
 def test_a_checkpoint_takes_the_records_along_however_the_process_ends(watched: Watch) -> None:
     """As Ray ends its workers: without Python's exit functions, within a second of the last step."""
     run = watched(

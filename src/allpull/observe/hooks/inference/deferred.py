@@ -278,7 +278,7 @@ class Deferred:
 
     def optimizer_begins(self, number: int) -> None:
         """The optimizer steps."""
-        if self._open != NOTHING or self._made_ns or get_ident() != self._thread:
+        if self._open != NOTHING or self._made_ns or not self._saw_forward or get_ident() != self._thread:
             self.settle()
             type(self._inference).optimizer_begins(self._inference, number)
             return

@@ -1,7 +1,8 @@
 """Infer phases, steps and epochs from the calls of a program. The rules, on which readers of the records rely:
 
 - A step ends when an optimizer's ``step`` returns. If a program made several optimizers, it ends when the last of them
-  has stepped before one steps again or the next batch is fetched. If none is ever observed to step, because it is
+  has stepped before one steps again or the next batch is fetched. An optimizer that steps twice with no backward pass
+  in between updates its parameters group by group: that is one step. If none is ever observed to step, because it is
   compiled, a step ends where its gradients are cleared. If there is none, it ends where the program goes on after it
   has updated a parameter (``update_steps``).
 - Input is what the program waits for its loaders, or, without a loader, from the first tensor that it makes of an array
@@ -19,7 +20,7 @@
 from __future__ import annotations
 
 from threading import get_ident
-from typing import Any, Callable, Dict, Set, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 from ...recording.recorder import Recorder
 from ...recording.step_line import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
@@ -29,6 +30,7 @@ from .array_batches import ArrayBatches
 from .batch_size import Batches, content_of
 from .deferred import Deferred
 from .evaluation import Evaluation, is_evaluating
+from .optimizer_turns import OptimizerTurns
 from .phases import NOT_SEEN, Phases
 from .rollout import Rollout
 from .update_steps import UpdateSteps
@@ -57,7 +59,7 @@ class StepInference(Phases):
         self._rollout = Rollout(self.end_step)
         self.optimizers = 0
         self.stepping: Dict[int, int] = {}  # optimizers that are stepping, with their depth
-        self._stepped: Set[int] = set()
+        self._turns = OptimizerTurns()
         self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number, begin of backward's collectives, by work
         self._unobserved = 0  # steps that an unobserved optimizer must have taken
         self.updates = UpdateSteps(self)
@@ -250,7 +252,9 @@ class StepInference(Phases):
             if recorder.stack:
                 self._learning(recorder)
             if not batches.now.learned:
-                self._epoch_begins(recorder)
+                epoch = batches.begin_epoch()
+                if not self.epochs_by_marks:
+                    recorder.epoch(epoch)
             batches.learn(recorder)
             recorder.passes = 1 + (recorder.passes or 0)
             if recorder.paused:
@@ -265,11 +269,6 @@ class StepInference(Phases):
             return recorder.enter(BACKWARD)
         except Exception as error:  # noqa: BLE001
             return self._lose("backward", error)
-
-    def _epoch_begins(self, recorder: Recorder) -> None:
-        epoch = self.batches.begin_epoch()
-        if not self.epochs_by_marks:
-            recorder.epoch(epoch)
 
     def backward_ends(self, depth: int) -> None:
         """A backward pass ended."""
@@ -294,7 +293,7 @@ class StepInference(Phases):
             recorder = self._recording or self.ready()
             if recorder is None:
                 return
-            if recorder.is_cut and number in self._stepped:
+            if recorder.is_cut and number in self._turns.taken and not self._turns.goes_on(number, recorder):
                 self.end_step(recorder)
             depth = NOT_SEEN if recorder.paused else recorder.enter(OPTIMIZER)
             self.stepping.setdefault(number, depth)  # an earlier call may have raised, or its base class steps
@@ -312,11 +311,12 @@ class StepInference(Phases):
             self.steps_taken += 1
             if self.reducing:
                 self._forget_reducing(recorder)
-            if self.steps_by_marks:
+            turns, saw_forward = self._turns, self._saw_forward
+            if self.steps_by_marks or turns.is_group_of_written_step(number, recorder, saw_forward=saw_forward):
                 return
             recorder.cut()
-            if self.optimizers > 1:
-                self._stepped.add(number)
+            if self.optimizers > 1 or turns.in_groups:  # the step ends with the last of them
+                turns.taken.add(number)
             else:
                 self.end_step(recorder)
                 self.deferred.consider(recorder)
@@ -370,7 +370,8 @@ class StepInference(Phases):
     def is_plain(self) -> bool:
         """Whether each step of the program is one of its only optimizer, and its phases are those of whole networks."""
         several = self.optimizers > 1 or self.in_parts or self.steps_by_marks or self._unobserved
-        return self.batches.now.learned and not (several or self.stepping or self.reducing or self.failed)
+        under_way = self.stepping or self.reducing or self._turns.in_groups
+        return self.batches.now.learned and not (several or under_way or self.failed)
 
     def resumes(self, *, saw_forward: bool, in_backward: bool) -> None:
         """Calls are followed one by one again, from here."""
@@ -378,8 +379,7 @@ class StepInference(Phases):
 
     def end_step(self, recorder: Recorder) -> None:
         """Write the step that was cut; the next one begins."""
-        if self._stepped:
-            self._stepped.clear()
+        self._turns.taken.clear()
         self._saw_forward = False
         recorder.write_step()
         if self.boundary.is_awaited:

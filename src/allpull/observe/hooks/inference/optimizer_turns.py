@@ -1,0 +1,29 @@
+"""Which optimizers have stepped in this step, and whether one of them updates its parameters group by group."""
+
+from __future__ import annotations
+
+from typing import Set
+
+from ...recording.recorder import Recorder
+
+
+class OptimizerTurns:
+    """``taken``: optimizers that stepped in this step; ``in_groups``: one steps once for each of its groups."""
+
+    def __init__(self) -> None:
+        self.taken: Set[int] = set()
+        self.in_groups = False
+        self._by_backward: Set[int] = set()  # those that stepped after a backward pass
+
+    def goes_on(self, number: int, recorder: Recorder) -> bool:
+        """Whether optimizer ``number`` steps again for the same gradients, as in DeepSpeed's ZeRO."""
+        return recorder.passes is None and number in self._by_backward
+
+    def is_group_of_written_step(self, number: int, recorder: Recorder, *, saw_forward: bool) -> bool:
+        """Whether ``number`` has just stepped for gradients of a step that is written already."""
+        if recorder.passes:
+            self._by_backward.add(number)
+        elif not (recorder.is_cut or saw_forward) and self.goes_on(number, recorder):
+            self.in_groups = True  # the following steps end with the last group
+            return True
+        return False
