@@ -25,6 +25,7 @@ from allpull.replay.recording.segments import in_segments
 from allpull.replay.recording.step_choice import ChosenSteps, NoWindow, choose_steps, shorten
 from allpull.replay.recording.work import PHASES, lay_out_work
 from allpull.replay.window import CALL, REDUCE, WORK, Level, Reductions, Window
+from allpull.rundir.read import buckets
 from allpull.schema.gap import Gap
 from allpull.units import NS_PER_S, show_time
 
@@ -103,7 +104,7 @@ def _count(aligned: AlignedRun, steps: ChosenSteps) -> int:
 def _buckets(aligned: AlignedRun, steps: ChosenSteps) -> int:
     """The approximate number of buckets per step."""
     inside = pl.col("step").is_between(int(steps.steps[0]), int(steps.steps[-1]))
-    recorded = aligned.ready.select(inside.sum()).item()
+    recorded = aligned.ready.select(pl.col("ready_ns").list.len().cast(pl.Int64).filter(inside).sum()).item()
     return -(-int(recorded) // (steps.steps.size * aligned.data.record.ranks))
 
 
@@ -197,7 +198,7 @@ def _reductions(
     at = events.kind == REDUCE
     stand_s, leave_s = events.stand_s[at], events.leave_s[at]
     listed = in_window(aligned.listed, steps.steps)
-    leads = bucket_times.all_leads(in_window(aligned.ready, steps.steps), listed)
+    leads = bucket_times.all_leads(buckets.each(in_window(aligned.ready, steps.steps)), listed)
     of_networks = [
         _of_networks(aligned, recorded, place, (stand_s, leave_s), (int(steps.steps[0]), leads))
         for place in range(len(reduced.names))

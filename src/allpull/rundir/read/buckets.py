@@ -1,26 +1,27 @@
-"""Read when the gradients of each bucket were ready, from step records, as a table: one row per step and bucket.
+"""Read when the gradients of each bucket were ready, from step records, as a table: one row per step.
 
 Steps may differ in their number of buckets: until DDP has built its buckets, only the last moment of all is known.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
 
-SCHEMA: dict[str, pl.DataType] = dict.fromkeys(("rank", "step", "bucket", "ready_ns"), pl.Int64())
-"""Columns of ``RunData.ready``: ``bucket`` counts from 0 in the order of reduction; times in ns, none before another
-that its step has for an earlier bucket.
-"""
-
-LISTED = pl.List(pl.Int64)
+LISTED = pl.List(pl.Int64())
 """The field in polars, which refuses anything but lists of integers."""
+
+SCHEMA: dict[str, pl.DataType] = {"rank": pl.Int64(), "step": pl.Int64(), "ready_ns": LISTED}
+"""Columns of ``RunData.ready``: a moment of each bucket in the order of reduction, in ns, none before an earlier one;
+steps without any have no row. A row for each bucket would take three times the memory.
+"""
 
 MAX_BUCKETS = 4096  # of one step: a network has no more parameters than that, or very nearly
 MAX_VALUE = 2**62  # as of all moments: differences of two such still fit 64 bits
 
 
 def rows(records: pl.DataFrame) -> pl.DataFrame | None:
-    """The moments in order, with the columns of ``SCHEMA``; None where one is malformed.
+    """The steps that have moments, with the columns of ``SCHEMA``; None where one is malformed.
 
     ``records`` have the columns rank, step and ``ready_ns``, each rank's in order.
     """
@@ -30,12 +31,19 @@ def rows(records: pl.DataFrame) -> pl.DataFrame | None:
         return pl.DataFrame(schema=SCHEMA)
     if not listed.select((lengths <= MAX_BUCKETS).all()).item():
         return None
-    bucket = pl.int_ranges(lengths.cast(pl.Int64), dtype=pl.Int64).alias("bucket")
-    rows = listed.select("rank", "step", bucket, "ready_ns").explode("bucket", "ready_ns")
-    moment = pl.col("ready_ns")
-    in_order = ((moment >= moment.shift(1)) | (pl.col("bucket") == 0)).all()
-    sound = (moment.null_count() == 0) & moment.is_between(-MAX_VALUE, MAX_VALUE).all() & in_order
-    return rows if rows.select(sound).item() else None
+    moments = listed["ready_ns"].explode()
+    if moments.null_count() or not moments.is_between(-MAX_VALUE, MAX_VALUE).all():
+        return None
+    begins = np.cumsum(listed["ready_ns"].list.len().cast(pl.Int64).to_numpy())
+    earlier_than_before = np.flatnonzero(np.diff(moments.to_numpy()) < 0) + 1
+    return listed if np.isin(earlier_than_before, begins).all() else None
+
+
+def each(ready: pl.DataFrame) -> pl.DataFrame:
+    """``ready`` (columns ``SCHEMA``) with a row for each bucket: columns rank, step, bucket (from 0) and ready_ns."""
+    lengths = pl.col("ready_ns").list.len().cast(pl.Int64)
+    bucket = pl.int_ranges(lengths, dtype=pl.Int64).alias("bucket")
+    return ready.select("rank", "step", bucket, "ready_ns").explode("bucket", "ready_ns")
 
 
 def check(value: object) -> None:
