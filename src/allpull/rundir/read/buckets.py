@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 LISTED = pl.List(pl.Int64())
 """The field in polars, which refuses anything but lists of integers."""
@@ -34,16 +35,21 @@ def rows(records: pl.DataFrame) -> pl.DataFrame | None:
     moments = listed["ready_ns"].explode()
     if moments.null_count() or not moments.is_between(-MAX_VALUE, MAX_VALUE).all():
         return None
-    begins = np.cumsum(listed["ready_ns"].list.len().cast(pl.Int64).to_numpy())
-    earlier_than_before = np.flatnonzero(np.diff(moments.to_numpy()) < 0) + 1
-    return listed if np.isin(earlier_than_before, begins).all() else None
+    falls = np.flatnonzero(np.diff(moments.to_numpy()) < 0) + 1  # from a step to the next one they may
+    return listed if np.isin(falls, np.cumsum(_counts(listed))).all() else None
 
 
 def each(ready: pl.DataFrame) -> pl.DataFrame:
     """``ready`` (columns ``SCHEMA``) with a row for each bucket: columns rank, step, bucket (from 0) and ready_ns."""
-    lengths = pl.col("ready_ns").list.len().cast(pl.Int64)
-    bucket = pl.int_ranges(lengths, dtype=pl.Int64).alias("bucket")
-    return ready.select("rank", "step", bucket, "ready_ns").explode("bucket", "ready_ns")
+    moments, counts = ready["ready_ns"].explode(), _counts(ready)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    rank, step = (np.repeat(ready[name].to_numpy(), counts) for name in ("rank", "step"))
+    return pl.DataFrame({"rank": rank, "step": step, "bucket": np.arange(first.size) - first, "ready_ns": moments})
+
+
+def _counts(ready: pl.DataFrame) -> NDArray[np.int64]:
+    """How many moments each row has."""
+    return ready["ready_ns"].list.len().cast(pl.Int64).to_numpy()
 
 
 def check(value: object) -> None:
