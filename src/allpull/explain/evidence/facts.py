@@ -15,6 +15,7 @@ from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.evidence.cpu_waiting import crowded_share
 from allpull.explain.evidence.ddp_settings import DdpSettings
+from allpull.explain.evidence.deliveries import Loading, limited, loading_of
 from allpull.explain.evidence.file_access import FileAccess
 from allpull.explain.evidence.lateness import LateRanks, late_ranks
 from allpull.explain.evidence.machine import Machine
@@ -54,7 +55,8 @@ class Facts:
     unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known. ``stalls``: what
     held up whole ranks. ``files``: what they read and wrote; None: not known. ``networks``: those in DDP;
     ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers. ``transports``: of NCCL, by its log.
-    ``start``: how the run was started, which decides how a remedy is worded.
+    ``start``: how the run was started, which decides how a remedy is worded. ``loading``: loaders that are, or may be,
+    at their limit; ``window`` has their deliveries where they are.
     """
 
     window: Window
@@ -73,6 +75,7 @@ class Facts:
     broadcasts_only_buffers: bool = False
     transports: Transports = field(default_factory=Transports)
     start: Start = field(default_factory=Start)
+    loading: Loading | None = None
 
     @property
     def step_s(self) -> float:
@@ -146,13 +149,16 @@ def gather(
     start: Start | None = None,
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
+    first = np.zeros(window.steps.size, dtype=np.bool_) if first is None else first
+    loading = loading_of(window, machine, first)
+    window = limited(window, loading) if loading is not None and loading.certain else window
     return Facts(
         window=window,
         machine=machine,
         replayed=replay(window),
         late=late_ranks(window, machine),
         network=network_of(machine, window) if network is None else network,
-        first=np.zeros(window.steps.size, dtype=np.bool_) if first is None else first,
+        first=first,
         blame=blame,
         other_runs=tuple(other_runs),
         no_exchange=no_exchange,
@@ -163,6 +169,7 @@ def gather(
         broadcasts_only_buffers=broadcasts_only_buffers,
         transports=transports or Transports(),
         start=start or Start(),
+        loading=loading,
     )
 
 

@@ -32,10 +32,9 @@ from __future__ import annotations
 from functools import partial
 
 from allpull.explain.candidate import Candidate, Removal, as_recorded, count, rate, seconds, share
+from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import (
-    ALONE,
-    LEAST,
     common_input,
     has_no_cpu_left,
     most_saved_s,
@@ -55,7 +54,8 @@ def find(facts: Facts) -> list[Candidate]:
     waited = common_input(facts)
     if waited is None or has_no_cpu_left(facts):
         return []
-    behind = tuple(one.rank for one in facts.late.loaders)
+    everywhere = facts.loading is not None and facts.loading.everywhere
+    behind = None if everywhere else tuple(one.rank for one in facts.late.loaders)
     remedy = _remedy(facts, waited.value)
     most_s = most_saved_s(facts)
     without = partial(without_common_input, first=facts.first, behind=behind, most_s=most_s)
