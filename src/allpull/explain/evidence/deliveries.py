@@ -16,6 +16,7 @@ import numpy as np
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.start import Start
 from allpull.replay.engine import fetch_work_s, moments
 from allpull.replay.window import Bools, Deliveries, Window
 
@@ -39,12 +40,13 @@ class Loading:
         return self.certain and bool(self.limits.period_s.any(axis=0).all())
 
 
-def loading_of(window: Window, machine: Machine, first: Bools) -> Loading | None:
-    """Whether loaders of ``window`` are at their limit; None: they are not, or it is not known that workers load.
+def loading_of(window: Window, machine: Machine, first: Bools, start: Start) -> Loading | None:
+    """Whether loaders of ``window`` are at their limit; None: they are not, or nobody is known to load ahead.
 
-    ``first`` (steps,): the first batch of an epoch, which is waited for whatever the pace.
+    ``first`` (steps,): the first batch of an epoch, which is waited for whatever the pace. Threads that read a pack
+    count as one worker: they make one batch after the other.
     """
-    workers = 0 if machine.started is None else machine.started - ALONE
+    workers = max(int(start.packed), 0 if machine.started is None else machine.started - ALONE)
     if workers < 1 or "input" not in window.work:
         return None
     limits = _deliveries(window, workers, window.odd | first)

@@ -150,7 +150,8 @@ def gather(
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
     first = np.zeros(window.steps.size, dtype=np.bool_) if first is None else first
-    loading = loading_of(window, machine, first)
+    start = start or Start()
+    loading = loading_of(window, machine, first, start)
     window = limited(window, loading) if loading is not None and loading.certain else window
     return Facts(
         window=window,
@@ -168,7 +169,7 @@ def gather(
         networks=tuple(networks),
         broadcasts_only_buffers=broadcasts_only_buffers,
         transports=transports or Transports(),
-        start=start or Start(),
+        start=start,
         loading=loading,
     )
 

@@ -9,6 +9,11 @@ How it is found
     less. A late first batch of an epoch is `first-batch-stall`, one rank that waits longer than the others is
     `slow-loader-rank`; where the loaders already keep all CPUs busy, it is `preprocess-offline`.
 
+    Where workers load ahead and are always waited for, they may set the pace: whatever else becomes faster is waited
+    for, and gains nothing. Waits tell: they are then shorter by as much as the rest of a step is longer. Such other
+    losses are notes, not findings; where steps do not tell, their prices are upper bounds. If the loaders of all ranks
+    set the pace, none of them is blamed for waiting longest.
+
 What it costs
     The replay without that waiting. Where CPUs are counted, the work of loaders has to fit on those that are free: no
     more can be saved than leaves them all busy. Where that limits it, or other programs use the rest of the CPUs, the
