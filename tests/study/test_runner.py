@@ -460,3 +460,17 @@ def test_a_study_of_a_strangers_script_survives_kill_and_interrupt(tmp_path: Pat
     assert set(before) <= set(completed)
     assert set(runs) <= set((directory / "runs").iterdir())
     assert not list(processes(tmp_path))
+
+
+def test_a_plan_notes_what_would_run_nothing_or_leave_nothing_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = SMALL + "[[exclude]]\nranks = 3\n[[exclude]]\nranks = 2\nsize = 16\n"
+    study = study_of(tmp_path, text=text)
+    notes = plan(study, points_of(study), tmp_path / "out").notes
+    assert "[[exclude]] ranks=3 matches no point" in notes
+    assert not any("size=16" in note for note in notes)
+    assert sum("train.py" in note for note in notes) == 1
+    (tmp_path / "train.py").touch()
+    assert not any("train.py" in note for note in plan(study, points_of(study), tmp_path / "out").notes)
