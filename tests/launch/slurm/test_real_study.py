@@ -56,8 +56,10 @@ def test_jobs_of_an_endless_program_end_after_their_steps(run_cli, cluster: Slur
             assert (run["state"], "no such mode" in run["reason"]) == ("failed", True)
             continue
         assert run["state"] == "completed", run
-        record = json.loads((tmp_path / "out" / run["run"] / "run.json").read_text())
+        directory = tmp_path / "out" / run["run"]
+        record = json.loads((directory / "run.json").read_text())
         assert (record["exit"]["code"], record["exit"]["ended_by"]) == (0, "study")
         assert cluster.state(record["job"]).startswith("COMPLETED")
-        assert run["metrics"]["steps"] == 40
+        last = [json.loads(path.read_text().splitlines()[-1])["step"] for path in (directory / "steps").iterdir()]
+        assert last == [39, 39]
     assert run_cli("study", "submit", "study.toml", "--out", "out", cwd=tmp_path).stdout.count("\n") == 2  # the failed
