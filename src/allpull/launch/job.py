@@ -69,6 +69,9 @@ class Job:
     tasks: tuple[Job, ...] = ()
     """The runs of an array, each in its own run directory below ``directory``; empty for a single run."""
 
+    companion: tuple[str, ...] = ()
+    """The command that a batch script starts beside the ranks, on the first host, with the run directory behind it."""
+
     secrets: str = ""
     """What the job file masks, for processes that start ranks (``job_file.SECRETS_VARIABLE``)."""
 

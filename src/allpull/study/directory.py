@@ -127,17 +127,7 @@ def open_directory(study: StudyFile, points: list[Point], directory: Path, *, an
         repeats=settings.repeats,
         half_width=settings.half_width or None,
         run_half_width=settings.run_half_width or None,
-        points=[
-            RecordedPoint(
-                id=point.id,
-                parameters=point.parameters,
-                series=point.series,
-                ranks=point.job.ranks,
-                hosts=point.job.hosts,
-                labels=list(point.labels),
-            )
-            for point in points
-        ],
+        points=[recorded(point) for point in points],
         published=list(study.published),
         changed=list(study.changed),
         notes=list(settings.notes),
@@ -146,6 +136,18 @@ def open_directory(study: StudyFile, points: list[Point], directory: Path, *, an
     private_folder(str(directory / RUNS))
     whole_file(str(directory / STUDY_TOML), text)
     whole_json(str(directory / STUDY_JSON), record.model_dump(mode="json", by_alias=True))
+
+
+def recorded(point: Point) -> RecordedPoint:
+    """``point`` as ``study.json`` has it."""
+    return RecordedPoint(
+        id=point.id,
+        parameters=point.parameters,
+        series=point.series,
+        ranks=point.job.ranks,
+        hosts=point.job.hosts,
+        labels=list(point.labels),
+    )
 
 
 def read_study_record(directory: Path) -> StudyRecord:
@@ -224,11 +226,11 @@ def unlogged_attempts(directory: Path, points: Mapping[str, int]) -> list[Attemp
         for (id_, repeat), runs in runs_by_point(directory).items()
         for name, record in runs
         if name not in logged and id_ in points and not (record.job and record.status in UNENDED)
-        for seconds in (_seconds(directory / RUNS / name, record),)
+        for seconds in (run_seconds(directory / RUNS / name, record),)
     ]
 
 
-def _seconds(run: Path, record: RunRecord) -> float:
+def run_seconds(run: Path, record: RunRecord) -> float:
     """How long ``run`` took by its record; of one without an end, until its last change."""
     begin = datetime.fromisoformat(record.created_utc).timestamp()
     if record.ended_utc is not None:
