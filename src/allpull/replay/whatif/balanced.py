@@ -12,8 +12,8 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.useful import useful
-from allpull.replay.whatif.work import ORCHESTRATION, lower_median, scaled, shortened_by_step
-from allpull.replay.window import WORK, Bools, Window
+from allpull.replay.whatif.work import ORCHESTRATION, lower_median, scaled
+from allpull.replay.window import REDUCE, WORK, Bools, Window
 
 EVERY_DAY = tuple(name for name in WORK if name not in {"evaluation", "checkpoint"})
 """What all ranks do in every step, so that they can be compared."""
@@ -43,21 +43,46 @@ def like_median(
 
 
 def _varying(level: Window, window: Window, phases: Collection[str], chosen: Bools, models: Bools) -> Window:
-    """``level`` in which the steps of ``chosen`` ranks deviate as in ``window``, as far as those of ``models`` do.
+    """``level`` in which the work of ``chosen`` ranks deviates as in ``window``, as far as that of ``models`` does.
 
     A rank without jitter of its own is never the last one: of two equal ranks, that alone saves 0.56 standard
-    deviations of a step. What a rank varies by beyond the others is part of its fault.
+    deviations of their work before each event. What a rank varies by beyond the others is part of its fault.
     """
-    work_s = sum((window.per_step(name) for name in phases), start=np.zeros(window.wall_s.shape))
-    usual_s, own_s = work_s[~window.odd], sum((level.per_step(name) for name in phases), start=np.zeros(work_s.shape))
-    if not len(usual_s):
+    usual = ~window.odd
+    if not usual.any():
         return level
-    sd_s, excess_s = usual_s.std(axis=0), work_s - _median(work_s[:, models])
+    sd_s = sum((window.per_step(name) for name in phases), start=np.zeros(window.wall_s.shape))[usual].std(axis=0)
     share = np.minimum(1.0, np.divide(np.median(sd_s[models]), sd_s, out=np.ones_like(sd_s), where=sd_s > 0))
-    deviation_s = share * (excess_s - excess_s[~window.odd].mean(axis=0))
+    work_s, own_s = _of_events(window, phases), _of_events(level, phases)
+    excess_s = work_s - _median(work_s[:, models])
+    deviation_s = share * (excess_s - _mean_by_place(excess_s, window, usual[window.step_of]))
     kept = np.divide(np.maximum(own_s + deviation_s, 0.0), own_s, out=np.ones_like(own_s), where=own_s > 0)
-    varies = chosen & ~window.odd[:, None]
-    return shortened_by_step(level, dict.fromkeys(phases, np.where(varies, kept, 1.0)))
+    kept[~usual[window.step_of]] = 1.0
+    kept[:, ~chosen] = 1.0
+    work = {name: seconds * kept if name in phases else seconds for name, seconds in level.work.items()}
+    lane = level.reductions
+    if lane is not None and "backward" in phases:
+        lane = replace(lane, lead_s=lane.lead_s * kept[window.kind == REDUCE][:, None, :])
+    return replace(level, work=work, reductions=lane)
+
+
+def _of_events(window: Window, phases: Collection[str]) -> Floats:
+    """Work in ``phases`` since the event before, (events, ranks)."""
+    none_s = np.zeros((window.events, window.ranks))
+    return sum((seconds for name, seconds in window.work.items() if name in phases), start=none_s)
+
+
+def _mean_by_place(values: Floats, window: Window, used: Bools) -> Floats:
+    """The mean of ``values`` (events, ranks) over the ``used`` events with the same place in their step, for each."""
+    begins = np.searchsorted(window.step_of, window.step_of)
+    place = np.arange(window.events) - begins
+    total, count = (
+        np.zeros((place.max(initial=0) + 1, window.ranks)),
+        np.bincount(place[used], minlength=place.max() + 1),
+    )
+    np.add.at(total, place[used], values[used])
+    mean: Floats = (total / np.maximum(count, 1)[:, None])[place]
+    return mean
 
 
 def without_rotation(window: Window) -> Window:
