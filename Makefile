@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# pip compiles nothing here (tools/environment.py), so Python has to keep what it compiles on import: half of a start.
+unexport PYTHONDONTWRITEBYTECODE
 # What the demo needs is a part of what development needs: where the whole is there, it will do.
 FOR_DEMO := $(if $(wildcard $(READY)),$(READY),$(VENV)/ready-for-demo)
 
