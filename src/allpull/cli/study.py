@@ -166,7 +166,7 @@ def _opened(
     place: str, *, fit_here: bool, out: Path | None, sets: Sequence[str] | None
 ) -> tuple[StudyFile, list[Point], Path]:
     """The study at ``place``, its points, and its directory."""
-    from allpull.study.directory import STUDY_TOML, directory_of, is_study  # noqa: PLC0415
+    from allpull.study.directory import directory_of, is_study, kept_study  # noqa: PLC0415
     from allpull.study.file import load_study, recipes  # noqa: PLC0415
     from allpull.study.points import points_of  # noqa: PLC0415
 
@@ -178,7 +178,7 @@ def _opened(
                 f"{place} is the directory of a study here, to which --fit-here and --out do not apply",
                 hint=f"leave them out to resume it{other}",
             )
-        study, directory = load_study(str(path / STUDY_TOML), sets or ()), path
+        study, directory = kept_study(path, sets or ()), path
     elif path.is_dir() and not shipped:
         raise BadInput(f"the folder {place} holds no study", hint="give a study file (TOML) or a study's directory")
     else:
