@@ -442,6 +442,7 @@ def test_a_study_of_a_strangers_script_survives_kill_and_interrupt(tmp_path: Pat
     study.send_signal(signal.SIGINT)
     _, messages = study.communicate(timeout=240)
     assert study.returncode == 130, messages
+    assert "the same command goes on" in messages
     wait_for(lambda: not list(processes(tmp_path)))
 
     study = study_run(tmp_path, "--set", "study.timeout=45 s")

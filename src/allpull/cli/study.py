@@ -108,7 +108,11 @@ def run(  # noqa: PLR0917  one parameter an option, called by typer alone
     study, points, directory = _opened(place, fit_here=fit_here, out=out, sets=sets)
     if limit is not None:
         study = with_limit(study, limit)
-    end = run_study(study, points, directory, StudyProgress(), anew=anew)
+    try:
+        end = run_study(study, points, directory, StudyProgress(), anew=anew)
+    except KeyboardInterrupt:
+        note(f"what completed is kept in {directory}; the same command goes on")
+        raise
     _show(directory, as_json=as_json)
     if end.stopped:
         note(f"stopped: {end.stopped}")
