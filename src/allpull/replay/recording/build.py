@@ -65,7 +65,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     work = lay_out_work(*in_segments(events, recorded, phases, host_s))
     reductions, level, more_gaps = _reductions(aligned, steps, recorded, events)
     reductions = _with_own(reductions, recorded, events, work)
-    of_host = {f"{name}_s": _seconds_or_none(records, f"{name}_ns", ranks) for name in OF_HOST}
+    paced_s, issued_s, fetched_s = (_seconds_or_none(records, f"{name}_ns", ranks) for name in OF_HOST)
     queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
     return Window(
         steps=steps.steps,
@@ -90,7 +90,9 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         gaps=(*steps.gaps, *gaps, *more_gaps, *aligned.reduction_gaps, *_gaps(recorded, events), *queue_gaps),
         complete=aligned.complete,
         on_device=aligned.on_device,
-        **of_host,
+        paced_s=paced_s,
+        issued_s=issued_s,
+        fetched_s=fetched_s,
         elements=_matrix(records, "elements", ranks) if records["elements"].count() else None,
     )
 
