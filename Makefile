@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# pip compiles nothing here (tools/environment.py), so Python has to keep what it compiles on import: half of a start.
+unexport PYTHONDONTWRITEBYTECODE
 # What the demo needs is a part of what development needs: where the whole is there, it will do.
 FOR_DEMO := $(if $(wildcard $(READY)),$(READY),$(VENV)/ready-for-demo)
 
@@ -26,18 +28,18 @@ $(READY) $(VENV)/ready-for-demo: pyproject.toml constraints.txt
 demo: $(FOR_DEMO)  ## train on 1 and 2 ranks, compare, write a report
 	$(BIN)/allpull demo
 
-# What needs hosts of its own or a quiet machine runs alone, the rest two files at a time in their order: what is long
-# comes before the doctests, which fill up the end.
-ALONE := (ssh or slurm or root or alone)
+# What needs a quiet machine runs alone, the rest two files at a time in their order: what is long comes before the
+# doctests, which fill up the end.
+HOSTS := ssh or slurm or root
 PYTEST := $(BIN)/python -m pytest
 PAIRED := -n 2 --dist loadfile --no-loadscope-reorder
 
 test: $(READY)   ## the tests that state the facts, in six minutes on two quiet cores
-	$(PYTEST) -m "not slow and not $(ALONE)" $(PAIRED)
+	$(PYTEST) -m "not (slow or alone or $(HOSTS))" $(PAIRED)
 
 test-all: $(READY)  ## the rest: restarts, queues, hosts, containers, frameworks and browsers, all real
-	$(PYTEST) -m "slow and not $(ALONE)" $(PAIRED) tests
-	$(PYTEST) -m "$(ALONE)" tests
+	$(PYTEST) -m "(slow or $(HOSTS)) and not alone" $(PAIRED) tests
+	$(PYTEST) -m alone tests
 
 check: lint types contracts  ## the checks that need no run
 	$(BIN)/python tools/reference.py --check

@@ -24,7 +24,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,10 @@ from allpull.study.directory import locked
 from allpull.study.file import load_study
 from allpull.study.point_run import StudyPlace
 from allpull.study.tune.bottleneck import RECOVERABLE
+from allpull.study.tune.budget import UNLIMITED, Budget, Spent
 from allpull.study.tune.jobs_evaluate import JobsEvaluate
-from allpull.study.tune.objective import GOALS, Measured
-from allpull.study.tune.search import Budget, Search
+from allpull.study.tune.objective import GOALS, Hopeless, Measured
+from allpull.study.tune.search import Search
 from allpull.study.tune.space import Dimension, start_of
 from allpull.study.tune.study_tuning import Prepared, prepare, tune_study
 from stored import ROOT, keep
@@ -118,9 +119,9 @@ class Table:
         self._noise, self._start_s, self._random = noise, start_s, random.Random(seed)
         self._runs: list[Row] = []
 
-    def run(self, parameters: Parameters, repeat: int, hopeless: Callable[[Interval], str | None]) -> Measured:
+    def run(self, parameters: Parameters, repeat: int, hopeless: Hopeless, within: Spent) -> Measured:
         """One run of the table, with noise."""
-        del repeat, hopeless
+        del repeat, hopeless, within
         row = self._rows[_key(parameters)]
         rate = RANKS * BATCH / self._random.choice(row.steps_s) * math.exp(self._random.gauss(0, self._noise))
         self._runs.append(row)
@@ -132,6 +133,16 @@ class Table:
             rank_s=RANKS * seconds,
             run=str(len(self._runs) - 1),
         )
+
+    def is_completed(self, parameters: Parameters, repeat: int) -> bool:
+        """No search of the table is ever killed."""
+        del parameters, repeat
+        return False
+
+    def unlisted(self, runs: Collection[str]) -> Spent:
+        """As above."""
+        del runs
+        return Spent()
 
     def bottlenecks(self, run: str) -> Sequence[BottleneckKind]:
         """Those of that configuration."""
@@ -158,7 +169,9 @@ def measure(options: argparse.Namespace, folder: Path) -> None:
     (folder / "once" / "runs").mkdir(parents=True, exist_ok=True)
     with locked(folder / "once") as lock:
         place = StudyPlace(directory=folder / "once", lock=lock)
-        once = JobsEvaluate(study, GOAL, place, fixed=prepared.fixed).run(start_of(prepared.space), 0, lambda _: None)
+        once = JobsEvaluate(study, GOAL, place, fixed=prepared.fixed).run(
+            start_of(prepared.space), 0, lambda _: None, UNLIMITED
+        )
     assert once.value is not None, once.reason
     rows = table(folder, prepared)
     start_s = once.seconds - STEPS * RANKS * BATCH / once.value.value
@@ -257,8 +270,8 @@ def searched(rows: Sequence[Row], space: Sequence[Dimension], table_: Table, see
     drawn = random.Random(seed)
     space = [replace(one, start=drawn.randrange(len(one.levels))) for one in space]
     search = Search(space, GOAL, table_, seed=seed)
-    whole_s = sum(table_.run(row.parameters, 0, lambda _: None).seconds for row in rows)
-    search.run(Budget(seconds=SHARE * whole_s, reserved_runs=2 * CONFIRM), lambda _: None)
+    whole_s = sum(table_.run(row.parameters, 0, lambda _: None, UNLIMITED).seconds for row in rows)
+    search.run(Budget(seconds=SHARE * whole_s, confirm=CONFIRM), lambda _: None)
     assert search.best is not None
     confirmed_s = CONFIRM * (search.best.seconds + search.trials[0].seconds)
     return {

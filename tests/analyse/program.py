@@ -203,9 +203,7 @@ def records(program: Program, **changes: Any) -> RunData:
         rows.append(row | shifted | {f"tag_{name}": value for name, value in tags.items()})
     steps = pl.DataFrame([{name: row.get(name) for name in SCHEMA} for row in rows], schema=SCHEMA)
     steps = steps.with_columns(pl.col(name).fill_null(value=False) for name in SCHEMA if name.startswith("tag_"))
-    moments = [
-        (row["rank"], row["step"], bucket, at + base) for row in rows for bucket, at in enumerate(row.get("ready", []))
-    ]
+    moments = [(row["rank"], row["step"], [at + base for at in row["ready"]]) for row in rows if row.get("ready")]
     calls = [(*one[:4], one[4] + base, one[5], one[6] + base) for one in sorted(done.calls)]
     run = RunData(
         directory=Path("runs/program"),

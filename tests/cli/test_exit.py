@@ -35,3 +35,23 @@ main()
 def test_an_interrupt_while_verbs_are_imported_is_one_line():
     ended = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "interrupted\n")
+
+
+EXHAUSTED = """
+import sys
+
+def exhaust(*_, **__):
+    raise MemoryError
+
+import allpull.api.shown as shown
+shown.shown = exhaust
+from allpull.cli import main
+sys.argv = ["allpull", "show", "."]
+main()
+"""
+
+
+def test_exhausted_memory_is_named():
+    ended = subprocess.run([sys.executable, "-c", EXHAUSTED], capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("allpull: out of memory\nhint: raise the limit")

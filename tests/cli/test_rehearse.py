@@ -23,6 +23,7 @@ link = "400 Mbit/s"
 """
 
 
+@pytest.mark.alone
 def test_rehearse_leaves_a_whole_run_with_its_truth(run_cli, tmp_path):
     """60 ms late in backward on rank 1 is waiting on rank 0, and nowhere else."""
     text = CLUSTER + (
@@ -49,6 +50,7 @@ def test_rehearse_leaves_a_whole_run_with_its_truth(run_cli, tmp_path):
     assert run["phases"]["forward"] == pytest.approx(0.04, rel=0.25)
 
 
+@pytest.mark.alone
 @pytest.mark.slow
 def test_a_planted_clock_is_found_within_its_own_bound(run_cli, tmp_path):
     if shutil.which("faketime") is None:
@@ -63,6 +65,7 @@ def test_a_planted_clock_is_found_within_its_own_bound(run_cli, tmp_path):
     assert 5 - realtime["offset_bound_s"] <= realtime["offset_s"] <= 5 + 120 * 100e-6
 
 
+@pytest.mark.alone
 def test_a_shaped_link_gives_the_bandwidth_that_was_asked_for(run_cli, tmp_path):
     """TCP's share of 400 Mbit/s is 95.6 %; the fit of a probe finds the link (coarse: make proof has the table)."""
     (tmp_path / "c.toml").write_text(CLUSTER)

@@ -210,6 +210,7 @@ def test_jobs_in_slurm(slurm: Hosts) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.alone
 @pytest.mark.torch
 @pytest.mark.ranks
 def test_explain_finds_the_slow_network(hosts: Hosts, tmp_path: Path) -> None:

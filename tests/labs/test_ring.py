@@ -95,6 +95,7 @@ def test_a_rank_that_fails_is_named_and_none_is_left(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.root
+@pytest.mark.alone
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("tc") is None, reason="needs root and iproute2")
 def test_on_rehearsed_links_the_ring_is_faster_for_large_sums(tmp_path):
     result = run_ring(RingLab(ranks=4, link="50 Mbit/s"), tmp_path)

@@ -74,6 +74,7 @@ def test_the_page_has_the_measured_values_and_hides_the_answer_behind_a_guess(st
 
 @pytest.mark.slow
 @pytest.mark.root
+@pytest.mark.alone
 @pytest.mark.torch
 @pytest.mark.ranks
 @pytest.mark.skipif(not ROOT, reason="needs root and iproute2")

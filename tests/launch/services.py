@@ -181,6 +181,7 @@ SelectTypeParameters=CR_CPU
 SlurmdParameters=config_overrides
 ReturnToService=2
 MinJobAge=3600
+FirstJobId={first_job}
 KillWait=5
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=1
 NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={port1} CPUs=8
@@ -202,8 +203,11 @@ def slurm_cluster(folder: Path) -> Iterator[SlurmCluster]:
     for name in ("state", "n1", "n2", "tmp-n1", "tmp-n2"):
         (folder / name).mkdir()
     ports = {f"port{number}": port for number, port in enumerate(free_ports(3))}
+    first_job = 1 + 1000 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:])  # ports follow from it
     host, user = socket.gethostname().split(".")[0], getpass.getuser()
-    (folder / "slurm.conf").write_text(SLURM_CONF.format(host=host, user=user, folder=folder, **ports))
+    (folder / "slurm.conf").write_text(
+        SLURM_CONF.format(host=host, user=user, folder=folder, first_job=first_job, **ports)
+    )
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
     cluster = SlurmCluster(folder=folder)
     environment = {**os.environ, **cluster.environment}

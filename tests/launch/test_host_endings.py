@@ -147,7 +147,9 @@ def test_an_agent_that_failed_itself_says_why(tmp_path, log, reason, name):
     assert exit_of([ended]).reason == ended.reason
 
 
-def test_an_agent_that_was_killed_says_nothing(tmp_path):
+def test_an_agent_that_was_killed_is_named_whatever_torch_warned_of(tmp_path):
     (tmp_path / layout.LOGS).mkdir(parents=True)
     (tmp_path / layout.AGENT_LOG).write_text("W1122 a warning of torch's\n")
-    assert read_host_ending(tmp_path, "n9", 137) == HostEnding(host="n9", code=137)
+    reason = "the agent of host n9 was ended by SIGKILL, as the kernel does when memory runs out"
+    assert read_host_ending(tmp_path, "n9", 137) == HostEnding(host="n9", code=137, reason=reason)
+    assert read_host_ending(tmp_path, "n9", 143) == HostEnding(host="n9", code=143)  # as on Ctrl-C

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from tests.oracle.events import Moment, Process, Queue, World
-from tests.oracle.training import Call, Device, Join, Phase, Ready, Training, phases
+from tests.oracle.training import Call, Device, Fetch, Join, Part, Phase, Ready, Training, phases
 
 HOST_PHASES = ("input", "other", "checkpoint")  # the rest runs on the device, where there is one
 
@@ -95,7 +95,7 @@ class Network:
     """One lane per rank: its collectives run one after the other, in the order in which it asked for them."""
 
     def __init__(self, world: World, training: Training) -> None:
-        self._world, self._training = world, training
+        self._world, self.training = world, training
         self._meetings: list[Meeting] = []
         self._asked = [0] * training.ranks
         self._lanes = [Queue(world) for _ in range(training.ranks)]
@@ -105,8 +105,8 @@ class Network:
     def ask(self, rank: int, size: int, step: int, root: int | None = None) -> Moment:
         """Queue the next collective of ``rank``; when it is done there."""
         if self._asked[rank] == len(self._meetings):
-            seconds = self._training.wire.seconds(size) * float(self._training.wire_factor[0, step])
-            self._meetings.append(Meeting(self._world, self._training.ranks, seconds, root))
+            seconds = self.training.wire.seconds(size) * float(self.training.wire_factor[0, step])
+            self._meetings.append(Meeting(self._world, self.training.ranks, seconds, root))
         meeting = self._meetings[self._asked[rank]]
         self._asked[rank] += 1
         self._lanes[rank].put(meeting)
@@ -119,11 +119,45 @@ class Network:
             yield meeting.done[rank]
 
 
+class Batches:
+    """What the workers of one rank's loader make, in order."""
+
+    def __init__(self, world: World, training: Training, rank: int) -> None:
+        self._made = [Moment(world) for _ in range(training.steps)]
+        self._loader, self._rank = training.loader, rank
+        self._ordered = [Queue(world) for _ in range(training.loader.workers if training.loader else 0)]
+        for queue in self._ordered:
+            world.start(self._work(queue))
+        for step in range(self._ahead):
+            self._order(step)
+
+    def take(self, step: int) -> Process:
+        """Wait for the batch of ``step``, and order another."""
+        yield self._made[step]
+        self._order(step + self._ahead)
+
+    @property
+    def _ahead(self) -> int:
+        return len(self._ordered) * (self._loader.ahead if self._loader else 0)
+
+    def _order(self, step: int) -> None:
+        if step < len(self._made):
+            self._ordered[step % len(self._ordered)].put(step)
+
+    def _work(self, queue: Queue) -> Process:
+        assert self._loader is not None
+        while True:
+            step = yield from queue.take()
+            yield float(self._loader.batch_s[self._rank, step])
+            self._made[step].happen()
+
+
 class Doer:
     """Does the parts of phases in order, and logs them: the thread of a CPU rank, or the stream of a device."""
 
     def __init__(self, world: World, network: Network, rank: int) -> None:
         self.world, self.network, self.rank = world, network, rank
+        self.batches = Batches(world, network.training, rank)
         self.steps: list[StepLog] = []
         self._last: Moment | None = None
 
@@ -142,11 +176,13 @@ class Doer:
         if phase.name == "backward":
             log.passes[-1].spent = dict(log.phases)
 
-    def do(self, part: float | Ready | Call | Join) -> Process:
+    def do(self, part: Part) -> Process:
         log, step = self.steps[-1], len(self.steps) - 1
         match part:
             case float():
                 yield part
+            case Fetch():
+                yield from self.batches.take(step)
             case Ready():
                 log.passes[-1].ready.append(self.world.now)
                 self._last = self.network.ask(self.rank, part.bucket.bytes, step)
@@ -204,7 +240,11 @@ def device_host(training: Training, doer: Doer, stream: Queue, logs: list[StepLo
         for phase in phases(training, doer.rank, step):
             begin = world.now
             if phase.name in HOST_PHASES:
-                yield sum(part for part in phase.parts if isinstance(part, float))
+                for part in phase.parts:
+                    if isinstance(part, Fetch):
+                        yield from doer.batches.take(step)
+                    elif isinstance(part, float):
+                        yield part
             else:
                 yield from _issue(device, phase, stream, log, world)
             log.spent(phase.name, begin, world.now)

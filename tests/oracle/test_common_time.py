@@ -189,3 +189,14 @@ def test_all_ranks_slow_down_little_by_little(judge: Judge, where: str) -> None:
         slower = slower.later(phase, now * np.linspace(0.0, 0.6, 62), rank=ALL)
     judged = judge(slower, healthy)
     assert_priced(judged.finding("drift", ranks=[]), judged.truth, 0.1)
+
+
+def test_a_few_short_steps_at_first_are_no_drift(judge: Judge) -> None:
+    """Eight steps whose mean is 1.4 standard deviations below that of the others: four standard errors of their own."""
+    noise_s = 0.010 * np.random.default_rng(7).standard_normal(102)
+    noise_s[10:] -= noise_s[10:].mean()
+    noise_s[2:10] += -0.014 - noise_s[2:10].mean()
+    judged = judge(
+        even(steps=102, forward_s=0.050, jitter=0.002, device=Device()).later("forward", noise_s, rank=slice(None))
+    )
+    assert not judged.priced, judged.said()

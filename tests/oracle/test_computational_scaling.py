@@ -31,3 +31,18 @@ def test_computation_that_grew(tmp_path: Path, device: Device | None, scaling: f
         return
     assert explained.healthy is None
     assert any(phase in finding.title or any(phase in line.what for line in finding.evidence) for finding in findings)
+
+
+def test_a_noisy_reference_widens_the_price(tmp_path: Path) -> None:
+    """One rank that varies by 3 % shows its mean of 30 steps to 0.5 %: no price of it is exact to a thousandth."""
+    small, big = (even(ranks=ranks, jitter=0.03, steps=30, seed=seed) for ranks, seed in ((1, 103), (4, 3)))
+    slow = big.later("backward", 0.030, rank=slice(None))
+    truth = simulate(slow).seconds(2) / simulate(big).seconds(2)
+    reference = write(simulate(small), tmp_path / "small")
+    (finding,) = (
+        one
+        for one in allpull.explain(write(simulate(slow), tmp_path / "big"), reference=reference).findings
+        if one.rule == "computational-scaling"
+    )
+    assert abs(finding.gain.value - truth) > 0.005
+    assert finding.gain.low <= truth <= finding.gain.high

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 from tests.oracle.conftest import Judge
 from tests.oracle.judged import assert_bound, assert_priced
@@ -29,6 +30,26 @@ def test_no_rank_is_named_where_all_hosts_are_alike(judge: Judge) -> None:
     paced = even(device=Device(issue_share=1.6, pieces=10))
     judged = judge(paced)
     assert not [finding for finding in judged.priced if finding.ranks], judged.said()
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_hosts_that_drift_apart_are_not_late_in_turn(judge: Judge, seed: int) -> None:
+    """How long paced devices pass over a step depends on how far their hosts are ahead: nobody waits because of it."""
+    rng = np.random.default_rng(seed)
+    paced = even(ranks=8, steps=80, jitter=0.002, device=Device(issue_share=1.6, pieces=10), seed=seed)
+    for rank in range(8):
+        paced = paced.later("backward", 0.001 * rng.standard_normal(80), rank=rank)
+    judged = judge(paced)
+    assert [finding.rule for finding in judged.priced] == ["launch-bound"], judged.said()
+
+
+def test_hosts_that_pause_in_turn(judge: Judge) -> None:
+    healthy = even(jitter=0.005, steps=60, device=Device(issue_share=1.6, pieces=10))
+    paused = healthy
+    for step in range(3, 60, 3):
+        paused = paused.later("forward", 0.050, rank=step // 3 % 4, steps=step)
+    judged = judge(paused, healthy)
+    assert_bound(judged.finding("rotating-imbalance"), judged.truth)
 
 
 def test_a_host_that_keeps_ahead(judge: Judge) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import pytest
 from tests.oracle.conftest import Judge
 from tests.oracle.judged import assert_priced
+from tests.oracle.records import Recording
 from tests.oracle.training import Bucket, Device, Training, Wire, even, spread
 
 MIB = 1 << 20
@@ -31,6 +32,15 @@ def test_the_price_is_that_of_buckets_of_25_mib(judge: Judge, device: Device | N
     late = one_bucket(device)
     judged = judge(late, recut(late, 4))
     assert_priced(judged.finding("no-overlap", ranks=[]), judged.truth)
+
+
+def test_each_smaller_bucket_takes_the_latency_between_hosts(judge: Judge) -> None:
+    """Three round trips of 2 ms in a ring over four hosts, four times in place of once."""
+    round_trip_s = 0.002
+    wire = Wire(latency_s=3 * round_trip_s, bytes_per_s=100 * MIB / 0.100)
+    late = dataclasses.replace(one_bucket(Device()), wire=wire)
+    judged = judge(late, recut(late, 4), Recording(there_s=round_trip_s / 2, back_s=round_trip_s / 2))
+    assert_priced(judged.finding("no-overlap", ranks=[]), judged.truth, tolerance=0.003)
 
 
 def test_the_same_time_is_not_sold_twice_without_a_word(judge: Judge) -> None:

@@ -30,3 +30,15 @@ def test_without_the_phase_host(judge: Judge) -> None:
     judged = judge(healthy.later("backward", 0.030, rank=2), healthy, QUEUED)
     assert_priced(judged.finding("slow-rank", ranks=[2]), judged.truth)
     assert len(judged.priced) == 1, judged.said()
+
+
+def test_counters_of_the_host_of_a_slow_device(judge: Judge) -> None:
+    """The threads of rank 2 wait for CPUs for as long as its device is late, and that device never waits for them."""
+
+    def usage(rank: int, seconds: float) -> dict[str, int]:
+        return {"processes": 1, "cpu_ns": int(1e9 * seconds), "queued_ns": int((3e8 if rank == 2 else 1e6) * seconds)}
+
+    healthy = even(device=Device())
+    judged = judge(healthy.later("backward", 0.030, rank=2), healthy, Recording(usage=usage))
+    assert_priced(judged.finding("slow-rank", ranks=[2]), judged.truth)
+    assert len(judged.priced) == 1, judged.said()

@@ -116,3 +116,10 @@ def test_accumulation_without_no_sync(judge: Judge, place: str) -> None:
     judged = judge(each, dataclasses.replace(each, passes=passes))
     assert_priced(judged.finding("accumulate-without-no-sync", ranks=[]), judged.truth)
     assert "no-overlap" not in [finding.rule for finding in judged.priced], judged.said()
+
+
+def test_a_late_rank_keeps_the_jitter_of_each_pass(judge: Judge) -> None:
+    """Of two ranks that vary by 5 %, one is the last in each of four passes, whoever was late in one of them."""
+    healthy = even(ranks=2, passes=4, steps=80, jitter=0.05)
+    judged = judge(healthy.later("forward", 0.060, rank=1, number=1), healthy)
+    assert_priced(judged.finding("slow-rank", ranks=[1]), judged.truth, tolerance=0.002)

@@ -71,6 +71,18 @@ class Device:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Loader:
+    """Workers of each rank that make batches meanwhile, as those of a DataLoader: batch k is made by worker k mod n.
+
+    ``ahead``: batches of each worker that are ordered and not taken yet.
+    """
+
+    workers: int
+    batch_s: Times
+    ahead: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """All that decides how long a run takes."""
 
@@ -89,6 +101,7 @@ class Training:
     device: Device | None = None
     calls: tuple[Call, ...] = ()
     steps_per_epoch: int | None = None
+    loader: Loader | None = None  # ``input`` is then the time to take a batch from it
 
     def host(self, rank: int) -> int:
         return rank * self.hosts // self.ranks
@@ -182,14 +195,21 @@ class Ready:
     bucket: Bucket
 
 
+class Fetch:
+    """The batch of the step is taken from the loader."""
+
+
 class Join:
     """Backward returns when all buckets are back."""
+
+
+Part = float | Ready | Call | Fetch | Join
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
     name: str
-    parts: list[float | Ready | Call | Join]
+    parts: list[Part]
     number: int | None = None  # of the pass
 
 
@@ -197,8 +217,9 @@ def phases(training: Training, rank: int, step: int) -> Iterator[Phase]:
     """What ``rank`` does in ``step``; what happens between two steps belongs to the later one."""
     for name in ("evaluation", "checkpoint", "input", "copy", "other"):
         seconds = float(getattr(training, name)[rank, step])
-        if seconds:
-            yield Phase(name=name, parts=[seconds])
+        fetches = [Fetch()] if name == "input" and training.loader is not None else []
+        if seconds or fetches:
+            yield Phase(name=name, parts=[*fetches, seconds])
     for number, one in enumerate(training.passes):
         calls = [*training.calls, *one.calls]
         stops = [(call.at, call) for call in calls if call.phase == "forward"]
@@ -211,8 +232,8 @@ def phases(training: Training, rank: int, step: int) -> Iterator[Phase]:
     yield Phase(name="optimizer", parts=[float(training.optimizer[rank, step])])
 
 
-def _cut(seconds: float, stops: list[tuple[float, Ready | Call]]) -> list[float | Ready | Call | Join]:
-    parts: list[float | Ready | Call | Join] = []
+def _cut(seconds: float, stops: list[tuple[float, Ready | Call]]) -> list[Part]:
+    parts: list[Part] = []
     done = 0.0
     for share, stop in sorted(stops, key=lambda pair: pair[0]):
         parts += [(share - done) * seconds, stop]

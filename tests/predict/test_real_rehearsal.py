@@ -28,6 +28,7 @@ LARGEST_ERROR = 0.15  # twice what is promised of a quiet machine: others may co
 
 
 @pytest.mark.root
+@pytest.mark.alone
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("tc") is None, reason="needs root and iproute2")
 @pytest.mark.ranks
 @pytest.mark.slow

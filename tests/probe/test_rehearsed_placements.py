@@ -17,6 +17,7 @@ TWO = '[[switch]]\nhosts = [0, 1]\nuplink = "500 Mbit/s"\n[[switch]]\nhosts = [2
 @pytest.mark.slow
 @pytest.mark.ranks
 @pytest.mark.root
+@pytest.mark.alone
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("tc") is None, reason="needs root and iproute2")
 def test_uplinks_of_a_quarter_of_the_links_make_it_four_times_as_slow(run_cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """A ring crosses each uplink once each way, so its slowest hop has a quarter of the rate."""

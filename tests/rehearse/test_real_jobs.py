@@ -182,6 +182,7 @@ def check_moments(directory: Path, ranks: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.root
+@pytest.mark.alone
 @pytest.mark.ranks
 def test_a_rehearsal_from_end_to_end(facts, tmp_path):
     """One rehearsal, looked at from all sides, because each costs seconds."""
@@ -334,6 +335,7 @@ class TestOwner:
             time.sleep(0.05)
         assert not path.exists()
 
+    @pytest.mark.alone  # who starts another rehearsal forgets them too
     def test_nothing_outlives_allpull_and_its_keeper_and_the_next_start_forgets_them(self, owner, tmp_path):
         process, cluster = owner
         (keeper,) = [

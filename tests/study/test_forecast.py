@@ -154,13 +154,25 @@ def test_nothing_measured_or_nothing_missing_is_said(study: SimpleNamespace, tmp
 
 
 def test_a_run_costs_its_steps_and_what_is_beside_them(study: SimpleNamespace, tmp_path: Path) -> None:
-    costs = forecast_costs(tmp_path, fixed_steps=True)
+    costs = forecast_costs(tmp_path, study.points, scaling="weak", fixed_steps=True)
     assert set(costs) == {"32-4", "32-8"}
     assert costs["32-8"].seconds == pytest.approx(BESIDE_S + STEPS * (STEP_S + 0.08))
     assert costs["32-8"].basis.startswith("forecast from 2 sizes")
-    epochs = forecast_costs(tmp_path, fixed_steps=False)  # four times the ranks see as many samples in a quarter
+    epochs = forecast_costs(
+        tmp_path, study.points, scaling="weak", fixed_steps=False
+    )  # four times the ranks see as many samples in a quarter
     assert epochs["32-8"].seconds == pytest.approx(BESIDE_S + STEPS / 4 * (STEP_S + 0.08))
 
 
 def test_a_series_without_a_run_costs_what_is_not_known(study: SimpleNamespace, tmp_path: Path) -> None:
-    assert "64-1" not in forecast_costs(tmp_path, fixed_steps=True)
+    assert "64-1" not in forecast_costs(tmp_path, study.points, scaling="weak", fixed_steps=True)
+
+
+def test_a_size_that_the_file_has_since_is_forecast_from_runs_of_the_points_that_stayed(
+    study: SimpleNamespace, tmp_path: Path
+) -> None:
+    now = [point(2), point(16)]  # the axis was [1, 2, 4, 8] when these were run
+    costs = forecast_costs(tmp_path, now, scaling="weak", fixed_steps=True)
+    assert set(costs) == {"32-16"}
+    assert costs["32-16"].seconds == pytest.approx(BESIDE_S + STEPS * (STEP_S + 0.16))
+    assert study.requests[0].ranks == (16,)

@@ -9,6 +9,7 @@ import pytest
 from allpull.errors import ConfigError
 from allpull.study.file import StudyFile, load_study
 from allpull.study.points import Point, points_of
+from allpull.study.startable import check_commands
 
 HEAD = '[study]\nname = "a"\nlauncher = "local"\n{settings}\n[run]\n{run}\n'
 RECIPE = 'recipe = "digits"'
@@ -134,3 +135,16 @@ def test_what_cannot_be_run_is_refused_before_anything_starts(tmp_path: Path, ax
     with pytest.raises(ConfigError) as caught:
         points_of(study_of(tmp_path, axes, run=run))
     assert named in str(caught.value)
+
+
+def test_a_command_that_no_rank_could_run_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """An option of allpull's own trainer, an unknown one, and a program that starts ranks itself."""
+    axes = "[axes]\nranks = [2]\n"
+    for run, fault in (
+        ('command = ["train.py"]\nset = ["train.lr=0.3"]', "option of allpull's own trainer"),
+        ('command = ["train.py"]\nset = ["observe.budgets=1"]', "did you mean 'observe.budget'"),
+        ('command = ["torchrun", "train.py"]', "torchrun"),
+    ):
+        with pytest.raises(ConfigError) as refused:
+            check_commands("a", points_of(study_of(tmp_path, axes, run=run)))
+        assert fault in "\n".join(refused.value.faults)

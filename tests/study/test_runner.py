@@ -19,12 +19,13 @@ from allpull.errors import AllpullError, BadInput
 from allpull.rundir import derived
 from allpull.rundir.run_record import read_record, write_record
 from allpull.schema.results import Interval
+from allpull.schema.run import Exit
 from allpull.schema.studied import Attempt, PointState
 from allpull.study import run_metrics, runner
 from allpull.study.directory import locked, open_directory, read_attempts
 from allpull.study.file import StudyFile, load_study
 from allpull.study.plan import plan, run_order
-from allpull.study.point_run import StudyPlace, attempt_of
+from allpull.study.point_run import StudyPlace, _last_line, _outcome, attempt_of
 from allpull.study.points import Point, points_of
 from allpull.study.results import read_study
 
@@ -441,6 +442,7 @@ def test_a_study_of_a_strangers_script_survives_kill_and_interrupt(tmp_path: Pat
     study.send_signal(signal.SIGINT)
     _, messages = study.communicate(timeout=240)
     assert study.returncode == 130, messages
+    assert "the same command goes on" in messages
     wait_for(lambda: not list(processes(tmp_path)))
 
     study = study_run(tmp_path, "--set", "study.timeout=45 s")
@@ -460,3 +462,38 @@ def test_a_study_of_a_strangers_script_survives_kill_and_interrupt(tmp_path: Pat
     assert set(before) <= set(completed)
     assert set(runs) <= set((directory / "runs").iterdir())
     assert not list(processes(tmp_path))
+
+
+def test_a_plan_notes_what_would_run_nothing_or_leave_nothing_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = SMALL + "[[exclude]]\nranks = 3\n[[exclude]]\nranks = 2\nsize = 16\n"
+    study = study_of(tmp_path, text=text)
+    notes = plan(study, points_of(study), tmp_path / "out").notes
+    assert "[[exclude]] ranks=3 matches no point" in notes
+    assert not any("size=16" in note for note in notes)
+    assert sum("train.py" in note for note in notes) == 1
+    (tmp_path / "train.py").touch()
+    assert not any("train.py" in note for note in plan(study, points_of(study), tmp_path / "out").notes)
+
+
+def test_a_program_that_only_exits_is_a_row_with_its_last_line(tmp_path: Path) -> None:
+    log, directory = tmp_path / "jobs.log", tmp_path / "run"
+    log.write_text("a run before: all is well\n")
+    begin = log.stat().st_size
+    assert _last_line(log, begin) == ""
+    with log.open("a") as file:
+        file.write("usage: train.py\ntrain.py: error: no such data set\n\n")
+    assert _last_line(log, begin) == "train.py: error: no such data set"
+    assert _last_line(tmp_path / "none", 0) == ""
+    shutil.copytree(KEPT, directory)
+    for exit_, reason in (
+        (Exit(code=2, rank=0, host="n1"), "exit code 2, no Python exception recorded; its last line: no data"),
+        (Exit(code=1, rank=0, host="n1", exception="ValueError: no"), "rank 0 on n1 failed: ValueError: no"),
+    ):
+        write_record(directory, read_record(directory).model_copy(update={"status": "failed", "exit": exit_}))
+        state, why = _outcome(directory, None, printed="no data")
+        assert state == "failed"
+        assert why is not None
+        assert why.endswith(reason)

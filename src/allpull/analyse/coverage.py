@@ -70,6 +70,8 @@ def recording_overhead(records: pl.DataFrame) -> Overhead:
 
 def _named_s(run: RunData, steady: NDArray[np.int64]) -> dict[str, float]:
     """Seconds per step of each phase that the program named, longest first; a step without it counts as 0."""
+    if run.named.is_empty():
+        return {}
     spent = of_steps(run.named, steady).group_by("name").agg(pl.col("ns").cast(pl.Float64).sum()).sort("ns", "name")
     rank_steps = max(1, of_steps(run.steps.select("step"), steady).height)
     return {name: ns / NS_PER_S / rank_steps for name, ns in reversed(spent.rows())}

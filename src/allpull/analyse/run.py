@@ -25,7 +25,7 @@ from allpull.analyse.replicas import gaps_of_replicas, replicas
 from allpull.analyse.statistics import evenly
 from allpull.analyse.steps import throughput
 from allpull.analyse.steps.grid import arrange, walls
-from allpull.analyse.steps.pauses import pauses, waits
+from allpull.analyse.steps.pauses import pauses, some_rank_goes_on, waits
 from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps
 from allpull.rundir.read.linked_files import linked_files
 from allpull.rundir.read.run import RunData
@@ -124,7 +124,8 @@ def _pauses(aligned: AlignedRun) -> list[Pause]:
     if not any(log.spans for log in run.events.values()):
         return []
     recorded = not aligned.matched.calls.is_empty() or aligned.steps["arrival_ns"].count() > 0
-    waited = waits(aligned.reductions, aligned.matched, ranks) if recorded and aligned.clock.compares else None
+    known = recorded and aligned.clock.compares and some_rank_goes_on(run.events, ranks)
+    waited = waits(aligned.reductions, aligned.matched, ranks) if known else None
     return pauses(run.events, waited, aligned.clock, ranks=ranks, epochs=epochs_begun(run))
 
 

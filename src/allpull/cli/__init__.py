@@ -69,6 +69,9 @@ class Verbs(VerbGroup):
         except OSError as error:
             complain(AllpullError(f"{error.strerror or error}: {error.filename or 'refused by the system'}"))
             raise typer.Exit(AllpullError.exit_code) from None
+        except MemoryError:
+            complain(AllpullError("out of memory", hint="raise the limit of this shell or job (ulimit -v, cgroup)"))
+            raise typer.Exit(AllpullError.exit_code) from None
         except Exception as error:
             if "ALLPULL_DEBUG" in os.environ or isinstance(error, (typer.Exit, typer.Abort)) or _usage(error):
                 raise

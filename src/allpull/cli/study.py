@@ -108,7 +108,11 @@ def run(  # noqa: PLR0917  one parameter an option, called by typer alone
     study, points, directory = _opened(place, fit_here=fit_here, out=out, sets=sets)
     if limit is not None:
         study = with_limit(study, limit)
-    end = run_study(study, points, directory, StudyProgress(), anew=anew)
+    try:
+        end = run_study(study, points, directory, StudyProgress(), anew=anew)
+    except KeyboardInterrupt:
+        note(f"what completed is kept in {directory}; the same command goes on")
+        raise
     _show(directory, as_json=as_json)
     if end.stopped:
         note(f"stopped: {end.stopped}")
@@ -162,7 +166,7 @@ def _opened(
     place: str, *, fit_here: bool, out: Path | None, sets: Sequence[str] | None
 ) -> tuple[StudyFile, list[Point], Path]:
     """The study at ``place``, its points, and its directory."""
-    from allpull.study.directory import STUDY_TOML, directory_of, is_study  # noqa: PLC0415
+    from allpull.study.directory import directory_of, is_study, kept_study  # noqa: PLC0415
     from allpull.study.file import load_study, recipes  # noqa: PLC0415
     from allpull.study.points import points_of  # noqa: PLC0415
 
@@ -174,7 +178,7 @@ def _opened(
                 f"{place} is the directory of a study here, to which --fit-here and --out do not apply",
                 hint=f"leave them out to resume it{other}",
             )
-        study, directory = load_study(str(path / STUDY_TOML), sets or ()), path
+        study, directory = kept_study(path, sets or ()), path
     elif path.is_dir() and not shipped:
         raise BadInput(f"the folder {place} holds no study", hint="give a study file (TOML) or a study's directory")
     else:

@@ -36,7 +36,12 @@ def tune(
     from allpull.study.file import load_study  # noqa: PLC0415  pydantic is not needed for --help
     from allpull.study.tune.study_tuning import tune_study  # noqa: PLC0415
 
-    result = tune_study(load_study(study, sets or (), fit_here=fit_here), out, on_trial=_progress)
+    loaded = load_study(study, sets or (), fit_here=fit_here)
+    try:
+        result = tune_study(loaded, out, on_trial=_progress)
+    except KeyboardInterrupt:
+        note("every trial that ended is kept; the same command goes on")
+        raise
     if as_json:
         answer_json(result)
     else:

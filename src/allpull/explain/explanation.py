@@ -84,7 +84,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Expla
         transports=transports_of(run, read_transports(run.directory, run.events)),
         start=start_of(run.record),
     )
-    grown = tree(window, against)
+    grown = tree(facts.window, against)
     answers = findings(facts)
     result = ExplainResult(
         schema=tag("explain"),

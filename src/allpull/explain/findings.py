@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 from allpull.explain.candidate import MIN_SHARE, Candidate, seconds
@@ -34,6 +34,7 @@ HIDDEN = 0.8  # of a loss: where its own removal saves less, other faults have t
 SHARED = 0.5  # of the smaller loss: if removing both saves less of it, the other remedy already saves it
 MOST_COMPARED = 4  # findings: each pair costs a replay
 SMALL = 0.01  # of a step: a loss below it is not worth a note
+ONCE = 1.5  # times a loss per step: what saves no more in a whole window saves it once, not in each step
 MOST_PER_RULE = 8  # candidates of one rule that are priced, the largest: each costs replays
 
 
@@ -76,7 +77,7 @@ def findings(facts: Facts) -> Findings:
             others = [other.without for other in late if other is not one and other.without is not None]
             base = without_all(corrected, others)
         price_of_one = price(facts, one.without, base, one.rare)
-        doubt = _doubt(one, price_of_one, facts)
+        doubt = _behind_loaders(one, price_of_one, facts) or _doubt(one, price_of_one, facts)
         if doubt is None:
             priced.append((one, price_of_one))
             kept.append((one, _finding(one, bounded(one, price_of_one, facts, base), facts)))
@@ -167,6 +168,18 @@ def _doubt(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
         span = counted(facts.window.steps.size, "step")
         return _Doubt(note=f"{may}, but that is uncertain over {span}", may_cost=True)
     return None
+
+
+def _behind_loaders(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
+    """That ``one`` costs nothing because batches come no sooner, and what it would cost; None: that is not so."""
+    if one.without is None or facts.window.deliveries is None:
+        return None
+    steps, freed = max(1, facts.window.steps.size), replace(facts.window, deliveries=None)
+    lost_s = (replay(freed).total_s - replay(one.without(freed)).total_s) / steps
+    if lost_s < max(MIN_SHARE * facts.step_s, _resolvable_s(one, facts)) or priced.loss_s * steps > ONCE * lost_s:
+        return None
+    with_faster = f"with faster loaders up to {show_time(lost_s)} per step"
+    return _Doubt(note=f"{one.title}: it costs nothing now, because batches come no sooner; {with_faster}")
 
 
 def _resolvable_s(one: Candidate, facts: Facts) -> float:

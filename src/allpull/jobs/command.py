@@ -165,15 +165,20 @@ def command_plan(observed: ObservedCommand, out: Path, command: Sequence[str]) -
     return launcher_of(observed).plan(job)
 
 
-def command_script(observed: ObservedCommand, out: Path, command: Sequence[str]) -> Path:
+def command_script(
+    observed: ObservedCommand, out: Path, command: Sequence[str], *, companion: Sequence[str] = ()
+) -> Path:
     """Make a run directory with a batch script in it, for manual submission; returns the script's path.
+
+    ``companion``: see ``Job``.
 
     Raises:
         BadInput: the launcher is not Slurm, or the script cannot be made.
     """
     spec, program = observed.spec, observed.program
     check_submittable(prospect(spec, kind="run", program=program, command=command, out=out))
-    return slurm.prepare_script(prepare(spec, kind="run", program=program, command=command, out=out))
+    job = prepare(spec, kind="run", program=program, command=command, out=out)
+    return slurm.prepare_script(replace(job, companion=tuple(companion)))
 
 
 def observe(

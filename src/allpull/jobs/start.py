@@ -21,6 +21,7 @@ import psutil
 
 from allpull.errors import AllpullError, from_plain
 from allpull.observe.process import end_with_parent
+from allpull.rundir.write import no_follow
 from allpull.units import show_time
 
 START_S = 120.0  # the first import of torch and its dependencies from a cold network disk
@@ -122,7 +123,7 @@ def start(job: JobRequest) -> StartedJob:
         AllpullError: it cannot be started, or takes longer than ``START_S``.
     """
     reading, writing = os.pipe()
-    with nullcontext() if job.log is None else job.log.open("ab") as log:
+    with nullcontext() if job.log is None else open(job.log, "ab", opener=no_follow) as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "allpull.jobs"],
             stdin=subprocess.PIPE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -119,11 +119,14 @@ def training_plan(spec: RunSpec, out: Path, command: Sequence[str]) -> str:
     return choose(spec.launch.launcher).plan(job)
 
 
-def training_script(spec: RunSpec, out: Path, command: Sequence[str]) -> Path:
+def training_script(spec: RunSpec, out: Path, command: Sequence[str], *, companion: Sequence[str] = ()) -> Path:
     """Make the run directory of a training with a batch script in it, for manual submission; returns the script's path.
+
+    ``companion``: see ``Job``.
 
     Raises:
         BadInput: the launcher is not Slurm, or the script cannot be made.
     """
     check_submittable(prospect(spec, kind="train", module=TRAINER, command=command, out=out))
-    return prepare_script(prepare(spec, kind="train", module=TRAINER, command=command, out=out))
+    job = prepare(spec, kind="train", module=TRAINER, command=command, out=out)
+    return prepare_script(replace(job, companion=tuple(companion)))

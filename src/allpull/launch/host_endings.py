@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,9 @@ LOOK_EVERY_S = 0.2
 
 _RAISED = re.compile(r"([\w.]*(Error|Exception)\b|terminate called|what\(\): |Fatal Python error)")
 """How the line begins in which Python, or the C++ library, says why it ends a process."""
+
+
+KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +78,8 @@ def read_host_ending(directory: Path, host: str, code: int, *, private: str = ""
     tail = next(filter(None, (log_tail(directory, log) for log in logs)), ())
     raised = next((line for line in reversed(tail) if _RAISED.match(line)), None) if code else None
     reason = None if raised is None else f"the agent of host {host} failed: {raised}"
+    if reason is None and code == KILLED:
+        reason = f"the agent of host {host} was ended by SIGKILL, as the kernel does when memory runs out"
     return HostEnding(host=host, code=code, reason=reason, log_tail=tail if raised else ())
 
 

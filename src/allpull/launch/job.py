@@ -23,7 +23,7 @@ from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
 from allpull.rundir.job_file import SECRETS_VARIABLE, JobFile
 from allpull.rundir.read.headers import USER_STARTED
-from allpull.rundir.run_record import redacted, redacted_tree, write_record, write_reserve
+from allpull.rundir.run_record import redacted, write_record, write_reserve
 from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
@@ -68,6 +68,9 @@ class Job:
     """Options of the module beyond the specification, such as the sizes that a probe measures."""
     tasks: tuple[Job, ...] = ()
     """The runs of an array, each in its own run directory below ``directory``; empty for a single run."""
+
+    companion: tuple[str, ...] = ()
+    """The command that a batch script starts beside the ranks, on the first host, with the run directory behind it."""
 
     secrets: str = ""
     """What the job file masks, for processes that start ranks (``job_file.SECRETS_VARIABLE``)."""
@@ -161,7 +164,7 @@ def _written(job: Job) -> Job:
         private_folder(str(job.directory / folder))
     write_record(job.directory, job.record)
     file = _job_file(job)
-    kept = file.kept(redacted_tree(file.spec)[0])
+    kept = file.kept(redact.tree(file.spec)[0])
     kept.write(str(job.file))
     job = replace(job, secrets=file.secrets(kept))
     if job.spec.launch.launcher in WITHOUT_OUR_ENVIRONMENT or job.spec.container.image:

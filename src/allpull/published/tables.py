@@ -1,8 +1,8 @@
 """Read published measurements: points (one row is one configuration) and epochs (one row is one epoch of one run).
 
-A table of points has a column ``gpus`` (or ``ranks``) and at least one of ``MEASURED``. ``notes`` holds ``key=value``
-pairs, divided by semicolons; any column that is not one of ``COLUMNS`` is such a pair too. A table of epochs has
-``EPOCH_COLUMNS`` and, where accuracy was measured, ``top1_val`` and ``top5_val``.
+A table of points has a column ``gpus`` (or ``ranks``) and at least one of ``MEASURED``, as a column or a note.
+``notes`` holds ``key=value`` pairs, divided by semicolons; any column that is not one of ``COLUMNS`` is such a pair
+too. A table of epochs has ``EPOCH_COLUMNS`` and, where accuracy was measured, ``top1_val`` and ``top5_val``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from allpull.errors import BadInput
 from allpull.published.figures import Figure
 from allpull.units import counted
 
-MEASURED = ("images_per_sec", "speedup", "efficiency", "train_time_s", "epoch_time_s")
+MEASURED = ("images_per_sec", "speedup", "efficiency", "train_time_s", "epoch_time_s", "POP_parallel_efficiency")
 EPOCH_COLUMNS = ("run", "epoch", "wall_time", "throughput_img_s")
 SETUP = ("source", "model", "framework", "gpu", "batch_per_gpu", "precision")
 COLUMNS = ("series", "gpus", "nodes", "images_per_sec", "speedup", "efficiency", "train_time_s", "notes", *SETUP)
@@ -137,7 +137,7 @@ def read_tables(paths: Iterable[Path]) -> Published:
             if set(EPOCH_COLUMNS) <= set(header):
                 for line, row in rows:
                     _add_epoch(curves, line, row)
-            elif "gpus" in header and set(MEASURED) & set(header):
+            elif "gpus" in header and _measures(header, rows):
                 read = [_point(line, row, path.stem) for line, row in rows]
                 points += [point for point in read if point is not None]
                 unsized += read.count(None)
@@ -151,6 +151,12 @@ def read_tables(paths: Iterable[Path]) -> Published:
     for curve in curves.values():
         curve.epochs.sort(key=lambda one: one.number)
     return Published(points=points, curves=curves, unsized=unsized)
+
+
+def _measures(header: Iterable[str], rows: Iterable[tuple[int, Mapping[str, str]]]) -> bool:
+    """Whether a table holds something that was measured."""
+    stated = {*header, *(name for _, row in rows for name in _notes(row.get("notes", "")))}
+    return not stated.isdisjoint(MEASURED)
 
 
 def _rows(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:

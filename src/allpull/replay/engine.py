@@ -16,10 +16,12 @@ from numpy.typing import NDArray
 
 from allpull.analyse.collectives.waiting import wait_and_transfer
 from allpull.analyse.steps.grid import Floats
-from allpull.replay.window import CALL, REDUCE, STEP, Bools, Reductions, Window
+from allpull.replay.window import CALL, REDUCE, STEP, Bools, Deliveries, Reductions, Window
 
 NOBODY = -1
 NO_BUCKET = -1
+BEFORE_INPUT = ("evaluation", "checkpoint")
+"""Phases of a step that come before its batch is fetched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -144,11 +146,17 @@ def moments(window: Window, begins_s: Floats | None = None) -> Iterator[tuple[in
     lane = window.reductions
     after_s = None if lane is None else lane_s(lane)
     now_s = window.begin_s.astype(np.float64)
+    loaders = window.deliveries if begins_s is None else None
+    delivered_s = np.full((window.steps.size, window.ranks), -np.inf)
     place, begun = 0, -1
     for event, (kind, step) in enumerate(zip(window.kind.tolist(), window.step_of.tolist(), strict=True)):
         if begins_s is not None and step != begun:
             now_s, begun = begins_s[step], step
         stand_s = now_s + work_s[event]
+        if loaders is not None and loaders.fetches[event]:
+            fetched_s = now_s + fetch_work_s(window, event)
+            delivered_s[step] = _delivered(window, loaders, event, fetched_s, delivered_s)
+            stand_s = stand_s + (delivered_s[step] - fetched_s)
         now_s, bucket = stand_s, NO_BUCKET
         if kind == CALL:
             now_s = _called(window, event, stand_s)
@@ -174,6 +182,25 @@ def total_work_s(window: Window) -> Floats:
     for seconds in window.work.values():
         total += seconds
     return total
+
+
+def fetch_work_s(window: Window, event: int) -> Floats:
+    """Work of each rank before ``event`` until it has its batch, in s, shape (ranks,)."""
+    phases = (window.work[name][event] for name in (*BEFORE_INPUT, "input") if name in window.work)
+    return sum(phases, start=np.zeros(window.ranks))
+
+
+def _delivered(window: Window, loaders: Deliveries, event: int, fetched_s: Floats, delivered_s: Floats) -> Floats:
+    """When each rank has the batch that it would have at ``fetched_s`` by its recorded wait, both (ranks,).
+
+    ``delivered_s`` (steps, ranks): the batches before.
+    """
+    step = int(window.step_of[event])
+    if "input" not in window.work:
+        return fetched_s
+    is_limited = (loaders.period_s[step] > 0) & (window.work["input"][event] == loaders.input_s[event])
+    before_s = delivered_s[step - loaders.workers] if step >= loaders.workers else 0.0
+    return np.where(is_limited, np.maximum(fetched_s, before_s + loaders.period_s[step]), fetched_s)
 
 
 def lane_s(reductions: Reductions) -> Floats:

@@ -17,6 +17,11 @@ In a reduction the bucket b of rank r is ready at t_r − lead_br, and buckets f
 
 (the reducer of PyTorch DDP, Li et al. 2020, VLDB 13(12), §4.2; one lane: NCCL's stream, or Gloo's where the link is
 the limit). With one bucket that is DESIGN §4, "step level": lead 0, seconds = exposed transfer.
+
+Workers of a loader that is at its limit make batches meanwhile, and no step is fast enough to get one sooner: with W of
+them the batch k is there at the earliest, d_k being when the rank has it::
+
+    d_k = max(d_k, d_(k−W) + period_k)
 """
 
 from __future__ import annotations
@@ -67,6 +72,23 @@ class Reductions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Deliveries:
+    """How fast loaders make batches in the background that are always waited for.
+
+    ``workers``: of each rank, whose batches follow each other. ``period_s`` (steps, ranks): how long a worker takes for
+    the batch of this step, after the one ``workers`` steps before (after the first begin, where the window has none);
+    0: the loader is not at its limit. ``fetches``
+    (events,): in the work before which event the batch of a step is fetched. ``input_s`` (events, ranks): how long that
+    took as recorded; where it takes another time, somebody asks about the loader itself, and nothing limits it.
+    """
+
+    workers: int
+    period_s: Floats
+    fetches: Bools
+    input_s: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Window:
     """The window as arrays; see the head of this file. Times in s, none negative.
 
@@ -86,7 +108,8 @@ class Window:
     accelerator computes, and the phases are its own. ``paced_s`` (steps, ranks): how much of forward, backward and
     optimizer passed while the host was still issuing them, the most that the device waited for it; ``issued_s`` and
     ``fetched_s`` (steps, ranks): how long the host issued them, and waited for its loader. ``elements`` (steps, ranks):
-    of the batches, padding included, NaN for not known. None: not known.
+    of the batches, padding included, NaN for not known. None: not known. ``deliveries``: of loaders at their limit;
+    None: a wait for a batch takes as long as recorded, whatever else becomes faster.
     """
 
     steps: NDArray[np.int64]
@@ -115,6 +138,7 @@ class Window:
     issued_s: Floats | None = None
     fetched_s: Floats | None = None
     elements: Floats | None = None
+    deliveries: Deliveries | None = None
 
     @property
     def ranks(self) -> int:

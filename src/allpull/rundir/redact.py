@@ -7,13 +7,15 @@ Secrets are recognised by name (``--api-key=…``, ``HF_TOKEN``) and by shape (k
 from __future__ import annotations
 
 import re
-from typing import Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 MASK = "[redacted]"
 
+_PART = r"[-_.]*(?:[A-Za-z0-9]+[-_.]+)*"  # before the last part of a name
 _NAME = (
-    r"(?:[A-Za-z0-9]+[-_.])*"
-    r"(?:pass(?:word|wd|phrase)?|secrets?|tokens?|api[-_]?keys?|auth(?:orization|[-_]?key)?|credentials?|cookie|bearer|"
+    rf"{_PART}"
+    r"(?:[A-Za-z0-9]*(?:pass(?:word|wd|phrase)|secrets?|tokens?|accountkey)|"
+    r"pass|api[-_]?keys?|auth(?:orization|[-_]?key)?|credentials?|cookie|bearer|"
     r"dsn|(?<=[-_.])(?:pwd|keys?))"  # a bare `key` or PWD is no secret: "missing key: conv1" must stay readable
     r"(?:[-_.](?:id|value|str(?:ing)?|base64|json))?"
 )
@@ -22,18 +24,21 @@ _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 _SECRET_FLAG = re.compile(_FLAG_NAME, re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _FLAG = re.compile(r"--?([A-Za-z][\w.-]*)")
-_NAMED = re.compile(rf"(?i)(?<![A-Za-z0-9])({_NAME})(\"?'?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)")
-_FLAG_IN_TEXT = re.compile(rf"(?i)(--?{_FLAG_NAME})(\s+|=)(\"[^\"]*\"|'[^']*'|(?!-)\S+)")
+_BEGIN = r"(?<![A-Za-z0-9_.-])"  # a match begins once in a word: at each of its parts, long words would take minutes
+_NAMED = re.compile(rf"(?i){_BEGIN}({_NAME})(\"?'?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)")
+_FLAG_IN_TEXT = re.compile(rf"(?i){_BEGIN}(--?{_FLAG_NAME})(\s+|=)(\"[^\"]*\"|'[^']*'|(?!-)\S+)")
 _SHAPES = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
-    re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|glpat-[\w-]{16,})"),
+    re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|gl(?:pat|rt|dt|ptt|cbt)-[\w-]{16,})"),
     re.compile(r"\b(?:hf_[A-Za-z0-9]{16,}|sk-[\w-]{16,}|xox[abprs]-[\w-]{10,}|npm_[A-Za-z0-9]{20,}|pypi-[\w-]{20,})"),
-    re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}"),
+    re.compile(r"\b(?:sk_live_\w{16,}|xapp-[\w-]{10,}|r8_\w{20,}|nvapi-[\w-]{16,}|lsv2_\w{20,}|wandb_v1_\w{16,})"),
+    re.compile(r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[\w-]{30,}|\bya29\.[\w-]{16,}|\bdop_v1_\w{16,}"),
+    re.compile(r"(?i)(?<=[?&]sig=)[^&\s'\"]+|(?<=[?&]x-amz-signature=)[^&\s'\"]+"),  # of a presigned address
     re.compile(r"(?i)(?<=\bkey[=:])[A-Za-z0-9+/_-]{20,}={0,2}"),  # long base64: the key of an error is a word
-    re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
+    re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
     re.compile(r"(?i)\b(?:bearer|basic)\s+[A-Za-z0-9+/=._-]{12,}"),
 )
-_URL = re.compile(r"(?<=://)(?!\[redacted\]@)[^/\s@]+(?=@)")
+_URL = re.compile(r"(?<=://)(?!\[redacted\]@)[^/?#\s]+(?=@)")  # to the last @: a password may hold one
 
 
 def text(value: str) -> Tuple[str, int]:
@@ -61,12 +66,17 @@ def _mask_named(pattern: "re.Pattern[str]", value: str) -> Tuple[str, int]:
 
     def mask(match: "re.Match[str]") -> str:
         nonlocal count
-        if MASK in match.group(3) or MASK.startswith(match.group(3)):
+        if MASK in match.group(3) or MASK.startswith(match.group(3)) or _is_count(match.group(1), match.group(3)):
             return match.group(0)
         count += 1
         return match.group(1) + match.group(2) + MASK
 
     return pattern.sub(mask, value), count
+
+
+def _is_count(name: str, value: str) -> bool:
+    """Whether ``--max-tokens 512`` counts the tokens of a language model."""
+    return name.lower().endswith("tokens") and value.isdecimal()
 
 
 def arguments(values: Sequence[str]) -> Tuple[List[str], int]:
@@ -77,17 +87,17 @@ def arguments(values: Sequence[str]) -> Tuple[List[str], int]:
     """
     clean: List[str] = []
     count = 0
-    after_secret_flag = False
+    secret_flag = ""
     for value in values:
         flag = _FLAG.fullmatch(value)
-        if after_secret_flag and not flag:
+        if secret_flag and not flag and not _is_count(secret_flag, value):
             clean.append(MASK)
             count += 1
         else:
             masked, masked_here = text(value)
             clean.append(masked)
             count += masked_here
-        after_secret_flag = flag is not None and _SECRET_FLAG.fullmatch(_CAMEL.sub("_", flag.group(1))) is not None
+        secret_flag = flag.group(1) if flag and _SECRET_FLAG.fullmatch(_CAMEL.sub("_", flag.group(1))) else ""
     return clean, count
 
 
@@ -107,6 +117,29 @@ def mapping(values: Dict[str, str]) -> Tuple[Dict[str, str], int]:
             clean[name], masked_here = text(value)
             count += masked_here
     return clean, count
+
+
+def tree(value: Any) -> Tuple[Any, int]:
+    """Nested dictionaries and lists with their secrets masked; a list of texts may be an argument list.
+
+    >>> tree({"env": {"HF_TOKEN": "x"}, "command": ["train.py", "--pw", "y"], "steps": 20})
+    ({'env': {'HF_TOKEN': '[redacted]'}, 'command': ['train.py', '--pw', '[redacted]'], 'steps': 20}, 2)
+    """
+    if isinstance(value, str):
+        return text(value)
+    if isinstance(value, dict):
+        parts = {name: _named(name, part) for name, part in value.items()}
+        return {name: part for name, (part, _) in parts.items()}, sum(count for _, count in parts.values())
+    if not isinstance(value, (list, tuple)):
+        return value, 0
+    if all(isinstance(part, str) for part in value):
+        return arguments(value)
+    clean = [tree(part) for part in value]
+    return [part for part, _ in clean], sum(count for _, count in clean)
+
+
+def _named(name: str, value: Any) -> Tuple[Any, int]:
+    return (MASK, 1) if isinstance(value, str) and value and is_secret_name(name) else tree(value)
 
 
 def is_secret_name(name: str) -> bool:

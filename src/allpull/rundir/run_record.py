@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout, redact, safe_open
@@ -57,7 +56,7 @@ def redacted(record: RunRecord) -> RunRecord:
     """``record`` with the secrets in its name, command, specification and environment masked and counted."""
     command, in_command = redact.arguments(record.command)
     variables, in_variables = redact.mapping(record.environment)
-    spec, in_spec = redacted_tree(record.spec)
+    spec, in_spec = redact.tree(record.spec)
     return record.model_copy(
         update={
             "name": redact.text(record.name)[0],  # not counted: specification or command have it too
@@ -67,25 +66,6 @@ def redacted(record: RunRecord) -> RunRecord:
             "redacted": record.redacted + in_command + in_variables + in_spec,
         }
     )
-
-
-def redacted_tree(tree: dict[str, Any]) -> tuple[dict[str, Any], int]:
-    """``tree``, a specification in plain values, with its secrets masked, and how many there were."""
-    clean: dict[str, Any] = {}
-    count = 0
-    for key, value in tree.items():
-        masked_here = 0
-        if isinstance(value, dict):
-            clean[key], masked_here = redacted_tree(value)
-        elif isinstance(value, str):
-            clean[key], masked_here = redact.text(value)
-        elif isinstance(value, tuple) and all(isinstance(item, str) for item in value):
-            masked = [redact.text(item) for item in value]
-            clean[key], masked_here = [item for item, _ in masked], sum(count for _, count in masked)
-        else:
-            clean[key] = value
-        count += masked_here
-    return clean, count
 
 
 def write_reserve(directory: Path) -> None:
@@ -106,10 +86,9 @@ def close_record(directory: Path, record: RunRecord) -> None:
         OSError: as ``write_record``.
     """
     root = safe_open.checked_directory(directory)
-    (root / layout.RESERVE).unlink(missing_ok=True)
-    (root / layout.SECRETS).unlink(missing_ok=True)
-    for unfinished in (root / layout.CHECKPOINTS).glob(f"*{SCRATCH}"):  # of a rank that was killed as it wrote
-        unfinished.unlink(missing_ok=True)
+    for file in (layout.RESERVE, layout.SECRETS):
+        safe_open.remove_files(root, *file.split("/"))
+    safe_open.remove_files(root, layout.CHECKPOINTS, SCRATCH)  # of a rank that was killed as it wrote
     write_record(root, record)
     _seal(root, record)
 

@@ -10,7 +10,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -118,6 +118,13 @@ def file_names(root: Path, folder: str, suffix: str) -> list[str]:
     except OSError as error:
         raise RunDirError(f"{where}: {_reason(error)}", hint="are you allowed to read it?") from error
     return sorted(names)
+
+
+def remove_files(root: Path, folder: str, ending: str) -> None:
+    """Remove the files of ``folder`` whose names end with ``ending``, unless a link leads it out of ``root``."""
+    with suppress(RunDirError):
+        for name in file_names(root, folder, ending):
+            (root / folder / name).unlink(missing_ok=True)
 
 
 def others_can_write(status: os.stat_result) -> bool:

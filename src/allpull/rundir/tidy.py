@@ -7,6 +7,7 @@ from pathlib import Path
 
 from allpull.rundir import layout, safe_open
 from allpull.rundir.read.headers import rank_headers
+from allpull.rundir.read.lenient import file_names
 from allpull.rundir.read.processes import boot_id, is_alive
 from allpull.rundir.run_record import close_record
 from allpull.schema.run import RunRecord
@@ -34,6 +35,6 @@ def tidy(directory: Path, record: RunRecord) -> None:
     if record.status != "completed":
         return
     shutil.rmtree(root / layout.LIVE, ignore_errors=True)
-    for log in (root / layout.LOGS).glob(f"*{layout.LOG_ENDING}"):
-        if log.lstat().st_size == 0:
-            log.unlink(missing_ok=True)
+    for name in file_names(root, layout.LOGS, layout.LOG_ENDING):
+        if (root / layout.LOGS / name).lstat().st_size == 0:
+            safe_open.remove_files(root, layout.LOGS, name)

@@ -44,7 +44,7 @@ class RankCounters(Record):
 
 
 class NicCounters(Record):
-    """One network interface since boot."""
+    """One network interface, or one port of an InfiniBand or RoCE device, since boot."""
 
     received_bytes: int = Field(ge=0)
     sent_bytes: int = Field(ge=0)

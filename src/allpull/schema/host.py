@@ -20,7 +20,7 @@ class Cpu(Record):
 
 
 class Nic(Record):
-    """One network interface."""
+    """One network interface, or one port of an InfiniBand or RoCE device, such as ``mlx5_0/1``."""
 
     name: str
     bits_per_s: int | None = Field(None, ge=0, description="None where the driver does not say")

@@ -94,7 +94,11 @@ class StepRecord(Record):
     optimizer_ns: int | None = Field(None, ge=0)
     evaluation_ns: int | None = Field(None, ge=0)
     checkpoint_ns: int | None = Field(None, ge=0)
-    arrival_ns: int | None = Field(None, description="when the last gradient was ready: arrival at the last reduction")
+    arrival_ns: int | None = Field(
+        None,
+        description="when the last gradient was ready: arrival at the last reduction. Where an accelerator computes, "
+        "when the host had issued it; events have the moments of the device",
+    )
     done_ns: int | None = Field(None, description="when these reduced gradients were back")
     recording_ns: int | None = Field(None, ge=0, description="time that recording the previous step took")
     queued_ns: int | None = Field(

@@ -6,16 +6,17 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from allpull.config.typed import show_text
 from allpull.errors import BadInput, RunDirError
-from allpull.rundir import safe_open
+from allpull.rundir import redact, safe_open
 from allpull.rundir.run_record import read_record
-from allpull.rundir.write import private_folder, whole_file, whole_json
+from allpull.rundir.write import no_follow, private_folder, whole_file, whole_json
 from allpull.schema.base import tag
 from allpull.schema.run import UNENDED, RunRecord
 from allpull.schema.studied import Attempt, RecordedPoint, StudyRecord
@@ -66,6 +67,27 @@ def measured_directory(place: str) -> Path:
     raise BadInput(f"nothing has been measured of a study '{show_text(place)}'", hint=known)
 
 
+def kept(study: StudyFile) -> dict[str, Any]:
+    """The content of ``study`` as it is written to disk, with its secrets masked."""
+    clean: dict[str, Any] = redact.tree(study.plain)[0]
+    return clean
+
+
+def kept_study(directory: Path, overrides: Sequence[str] = ()) -> StudyFile:
+    """The study that the directory ``directory`` keeps.
+
+    Raises:
+        RunDirError: it keeps none in a regular file of its own.
+        BadInput: secrets of it are masked, so it cannot be run from there.
+        ConfigError: as ``load_study``.
+    """
+    with safe_open.opened(safe_open.checked_directory(directory), STUDY_TOML):
+        study = load_study(str(directory / STUDY_TOML), overrides)
+    if redact.MASK in toml_text(study.plain):
+        raise BadInput(f"{directory / STUDY_TOML} has its secrets masked", hint="give the study file that you wrote")
+    return study
+
+
 def open_directory(study: StudyFile, points: list[Point], directory: Path, *, anew: bool = False) -> None:
     """Make ``directory`` that of ``study``, or check that it is already.
 
@@ -75,7 +97,8 @@ def open_directory(study: StudyFile, points: list[Point], directory: Path, *, an
         BadInput: it holds something else, or the study with other settings.
         OSError: it cannot be written.
     """
-    text = toml_text(study.plain)
+    plain = kept(study)
+    text = toml_text(plain)
     if is_study(directory):
         known = read_study_record(directory)
         if known.name != study.settings.name:
@@ -84,7 +107,7 @@ def open_directory(study: StudyFile, points: list[Point], directory: Path, *, an
                 hint="choose another directory: --out DIR",
             )
         if (directory / STUDY_TOML).is_file():
-            differences = _differences(load_study(str(directory / STUDY_TOML)), study)
+            differences = _differences(load_study(str(directory / STUDY_TOML)).plain, plain)
             if differences and not anew:
                 raise BadInput(
                     "\n  ".join([f"the study differs from the one in {directory}:", *differences]),
@@ -104,17 +127,7 @@ def open_directory(study: StudyFile, points: list[Point], directory: Path, *, an
         repeats=settings.repeats,
         half_width=settings.half_width or None,
         run_half_width=settings.run_half_width or None,
-        points=[
-            RecordedPoint(
-                id=point.id,
-                parameters=point.parameters,
-                series=point.series,
-                ranks=point.job.ranks,
-                hosts=point.job.hosts,
-                labels=list(point.labels),
-            )
-            for point in points
-        ],
+        points=[recorded(point) for point in points],
         published=list(study.published),
         changed=list(study.changed),
         notes=list(settings.notes),
@@ -123,6 +136,18 @@ def open_directory(study: StudyFile, points: list[Point], directory: Path, *, an
     private_folder(str(directory / RUNS))
     whole_file(str(directory / STUDY_TOML), text)
     whole_json(str(directory / STUDY_JSON), record.model_dump(mode="json", by_alias=True))
+
+
+def recorded(point: Point) -> RecordedPoint:
+    """``point`` as ``study.json`` has it."""
+    return RecordedPoint(
+        id=point.id,
+        parameters=point.parameters,
+        series=point.series,
+        ranks=point.job.ranks,
+        hosts=point.job.hosts,
+        labels=list(point.labels),
+    )
 
 
 def read_study_record(directory: Path) -> StudyRecord:
@@ -152,13 +177,16 @@ def runs_by_point(directory: Path) -> dict[tuple[str, int], list[tuple[str, RunR
 
 
 def read_attempts(directory: Path) -> list[Attempt]:
-    """All attempts in their order; a line that was cut off is left out."""
-    try:
-        lines = (directory / ATTEMPTS).read_text("utf-8", "replace").splitlines()
-    except FileNotFoundError:
+    """All attempts in their order; a line that was cut off is left out.
+
+    Raises:
+        RunDirError: the log is no regular file of the directory.
+    """
+    if not os.path.lexists(directory / ATTEMPTS):
         return []
+    log = safe_open.read_whole(safe_open.checked_directory(directory), ATTEMPTS, MAX_BYTES)
     attempts = []
-    for line in lines:
+    for line in log.splitlines():
         try:
             attempts.append(Attempt.model_validate_json(line))
         except ValueError:
@@ -172,7 +200,7 @@ def add_attempt(directory: Path, attempt: Attempt) -> None:
     Raises:
         OSError: the disk is full, say.
     """
-    with (directory / ATTEMPTS).open("a", encoding="utf-8") as file:
+    with open(directory / ATTEMPTS, "a", encoding="utf-8", opener=no_follow) as file:
         file.write(json.dumps(attempt.model_dump(mode="json", by_alias=True)) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -198,11 +226,11 @@ def unlogged_attempts(directory: Path, points: Mapping[str, int]) -> list[Attemp
         for (id_, repeat), runs in runs_by_point(directory).items()
         for name, record in runs
         if name not in logged and id_ in points and not (record.job and record.status in UNENDED)
-        for seconds in (_seconds(directory / RUNS / name, record),)
+        for seconds in (run_seconds(directory / RUNS / name, record),)
     ]
 
 
-def _seconds(run: Path, record: RunRecord) -> float:
+def run_seconds(run: Path, record: RunRecord) -> float:
     """How long ``run`` took by its record; of one without an end, until its last change."""
     begin = datetime.fromisoformat(record.created_utc).timestamp()
     if record.ended_utc is not None:
@@ -217,7 +245,7 @@ def locked(directory: Path) -> Iterator[int]:
     Raises:
         BadInput: another process runs this study.
     """
-    descriptor = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    descriptor = no_follow(str(directory / LOCK), os.O_RDWR | os.O_CREAT)  # it is truncated
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -234,12 +262,10 @@ def locked(directory: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _differences(old: StudyFile, new: StudyFile) -> list[str]:
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """A line for each setting in which two studies differ, apart from those that change no run."""
     return [
-        f"{one.what}: was {one.full}; is now {one.here}"
-        for one in changes(old.plain, new.plain)
-        if not one.what.startswith(FREE)
+        f"{one.what}: was {one.full}; is now {one.here}" for one in changes(old, new) if not one.what.startswith(FREE)
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -13,7 +13,7 @@ from allpull.predict.calibration.calibrated import Probe
 from allpull.predict.runs import Request, forecast_runs
 from allpull.rundir.read.run import read_run
 from allpull.schema.forecast import ForecastResult
-from allpull.schema.studied import Attempt, Parameters, RecordedPoint, StudyRecord
+from allpull.schema.studied import Attempt, Parameters, RecordedPoint
 from allpull.study.costs import Cost
 from allpull.study.directory import RUNS, read_attempts, read_study_record, runs_by_point
 from allpull.study.points import show_parameters
@@ -47,17 +47,17 @@ class Series:
         return [AlignedRun(read_run(self.runs[point.id][-1], skip_damaged=True)) for point in self.measured]
 
 
-def series_of(directory: Path, record: StudyRecord) -> list[Series]:
-    """The series of the study in ``directory``, in the order of their points."""
+def series_of(directory: Path, points: Iterable[RecordedPoint]) -> list[Series]:
+    """The series of ``points``, in their order, with the runs in ``directory`` that completed."""
     completed: dict[str, list[Path]] = {}
     for (point, _), runs in runs_by_point(directory).items():
         completed.setdefault(point, []).extend(
             directory / RUNS / name for name, of_run in runs if of_run.status == "completed"
         )
     groups: dict[str, list[RecordedPoint]] = {}
-    for one in record.points:
+    for one in points:
         groups.setdefault(repr(sorted(one.series.items())), []).append(one)
-    return [Series(parameters=points[0].series, points=points, runs=completed) for points in groups.values()]
+    return [Series(parameters=group[0].series, points=group, runs=completed) for group in groups.values()]
 
 
 def forecast_study(directory: Path, request: Request, probes: Sequence[Probe] = ()) -> ForecastResult:
@@ -68,7 +68,7 @@ def forecast_study(directory: Path, request: Request, probes: Sequence[Probe] = 
         BadInput: nothing of it was measured, or nothing is missing and no ranks are requested.
     """
     record = read_study_record(directory)
-    every = series_of(directory, record)
+    every = series_of(directory, record.points)
     series = max(every, key=lambda one: len(one.measured))
     if not series.measured:
         raise BadInput(f"no run of the study {record.name} has completed", hint="allpull study run it first")
@@ -77,36 +77,39 @@ def forecast_study(directory: Path, request: Request, probes: Sequence[Probe] = 
         if not places:
             raise BadInput("every size of this study was measured", hint="name others: --ranks 64,128")
         request = replace(request, ranks=tuple(one for one, _ in places), hosts=tuple(hosts for _, hosts in places))
-    result = forecast_runs(series.opened(), probes, _of_scaling(request, record, series))
+    result = forecast_runs(series.opened(), probes, _of_scaling(request, record.scaling, series))
     if len(every) == 1:
         return result
     note = f"of the series {show_parameters(series.parameters)}, of {len(every):,} of this study"
     return result.model_copy(update={"notes": [note, *result.notes]})
 
 
-def _of_scaling(request: Request, record: StudyRecord, series: Series) -> Request:
+def _of_scaling(request: Request, scaling: str | None, series: Series) -> Request:
     """``request`` for one batch on all ranks together, where the study has that."""
-    if record.scaling != "strong" or request.batch is not None or request.global_batch is not None:
+    if scaling != "strong" or request.batch is not None or request.global_batch is not None:
         return request
     batches = {run.data.record.global_batch for run in series.opened()} - {None}
     return replace(request, global_batch=batches.pop()) if len(batches) == 1 else request
 
 
-def forecast_costs(directory: Path, *, fixed_steps: bool) -> dict[str, Cost]:
-    """What one run of each point costs that has not completed, where its series tells; by point.
+def forecast_costs(
+    directory: Path, points: Iterable[RecordedPoint], *, scaling: str, fixed_steps: bool
+) -> dict[str, Cost]:
+    """What one run of each of ``points`` costs that has not completed in ``directory``, where its series tells.
 
-    ``fixed_steps``: every run has as many steps; otherwise as many samples.
+    The points are those of the study as it is now: ``directory`` may be of an older version, whose runs of points that
+    are still in it tell as much. ``fixed_steps``: every run has as many steps; otherwise as many samples.
     """
-    record, attempts = read_study_record(directory), read_attempts(directory)
+    attempts = read_attempts(directory)
     costs: dict[str, Cost] = {}
-    for series in series_of(directory, record):
+    for series in series_of(directory, points):
         if series.measured and series.missing:
-            costs.update(_costs(series, record, attempts, fixed_steps=fixed_steps))
+            costs.update(_costs(series, scaling, attempts, fixed_steps=fixed_steps))
     return costs
 
 
 def _costs(
-    series: Series, record: StudyRecord, attempts: Sequence[Attempt], *, fixed_steps: bool
+    series: Series, scaling: str, attempts: Sequence[Attempt], *, fixed_steps: bool
 ) -> Iterator[tuple[str, Cost]]:
     """A run takes what the largest measured one took beside its steps, and its steps, each as long as forecast."""
     largest = max(series.measured, key=lambda point: point.ranks)
@@ -115,7 +118,7 @@ def _costs(
     request = Request(ranks=tuple(one for one, _ in places), hosts=tuple(hosts for _, hosts in places))
     try:
         runs = series.opened()
-        result = forecast_runs(runs, (), _of_scaling(request, record, series))
+        result = forecast_runs(runs, (), _of_scaling(request, scaling, series))
     except AllpullError:
         return  # what cannot be forecast keeps the cost that the study's own rule gives it
     run = next((one for one in runs if one.data.record.ranks == largest.ranks), None)

@@ -21,6 +21,11 @@ GROWTH = 1.25  # of the steps between two judgements: every further look is one 
 READING_SHARE = 0.05  # of one core, which the ranks may need, goes into reading records at most
 
 
+def ends_runs(study: StudyFile) -> bool:
+    """Whether runs of ``study`` may be ended before their program ends by itself."""
+    return ignores_steps(study) or bool(study.settings.run_half_width)
+
+
 class Enough:
     """Looks at one run of ``study`` while it goes on, and says when it has measured enough."""
 

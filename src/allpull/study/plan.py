@@ -9,13 +9,14 @@ from pathlib import Path
 from allpull.published.series import published_series
 from allpull.schema.base import tag
 from allpull.schema.studied import PlannedPoint, StudyPlan
-from allpull.study.costs import Costs, costs_elsewhere
-from allpull.study.directory import cluster_file, is_study, read_attempts, runs_by_point
+from allpull.study.costs import Cost, Costs, costs_elsewhere
+from allpull.study.directory import cluster_file, is_study, read_attempts, recorded, runs_by_point
 from allpull.study.file import StudyFile
 from allpull.study.forecast import forecast_costs
 from allpull.study.network_size import of_rehearsal, of_trainings
 from allpull.study.parameters import ignores_steps
-from allpull.study.points import Point
+from allpull.study.points import Point, show_parameters, unused_excludes
+from allpull.study.startable import check_commands, missing_scripts
 from allpull.units import counted
 
 
@@ -38,10 +39,15 @@ def plan(study: StudyFile, points: Sequence[Point], directory: Path) -> StudyPla
 
     Raises:
         UnknownName: a published series does not exist.
+        ConfigError: a command cannot be started.
     """
     settings = study.settings
+    check_commands(settings.name, points)
     known = is_study(directory)
-    forecasts = forecast_costs(directory, fixed_steps=bool(settings.steps)) if known else {}
+    forecasts: dict[str, Cost] = {}
+    if known:
+        own = [recorded(point) for point in points]
+        forecasts = forecast_costs(directory, own, scaling=settings.scaling, fixed_steps=bool(settings.steps))
     expected = forecasts | costs_elsewhere(directory, [point.id for point in points])
     costs = Costs(points, read_attempts(directory) if known else (), expected)
     done: dict[str, set[int]] = {}
@@ -68,7 +74,7 @@ def plan(study: StudyFile, points: Sequence[Point], directory: Path) -> StudyPla
         rank_hours=None if None in rank_s else sum(one for one in rank_s if one is not None) / 3600,
         published=published_series(study.published),
         changed=list(study.changed),
-        notes=[*study.settings.notes, *_notes(study)],
+        notes=[*study.settings.notes, *_notes(study), *missing_scripts(points)],
     )
 
 
@@ -115,6 +121,7 @@ def _notes(study: StudyFile) -> list[str]:
     if study.source == "command" and not settings.steps and not settings.run_half_width:
         bound = f"study.timeout = '{settings.timeout}'" if settings.timeout else "nothing; set study.steps or timeout"
         notes.append(f"the command runs to its own end; what bounds its time: {bound}")
+    notes += [f"[[exclude]] {show_parameters(one)} matches no point" for one in unused_excludes(study)]
     if ignores_steps(study):
         notes.append(f"the command has no {{steps}}: each run is ended after its first {settings.steps} steps")
     if settings.run_half_width:

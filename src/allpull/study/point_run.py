@@ -10,7 +10,7 @@ from pathlib import Path
 from allpull.errors import AllpullError, RunDirError
 from allpull.jobs.start import JobRequest, StartedJob, start
 from allpull.launch.job import POINT_VARIABLE
-from allpull.rundir import layout
+from allpull.rundir import layout, redact
 from allpull.rundir.read.headers import rank_headers
 from allpull.rundir.run_record import read_record, write_record
 from allpull.rundir.write import private_folder, whole_file
@@ -22,6 +22,7 @@ from allpull.study.points import Point
 from allpull.study.toml_text import toml_text
 
 LOOK_EVERY_S = 0.5
+TAIL_BYTES, MAX_LINE = 1 << 14, 300  # of the output of a job, and characters of its last line
 END_S = 45.0  # three times the grace that ranks have by default, before the whole job is killed
 
 
@@ -55,7 +56,8 @@ def run_point(
         KeyboardInterrupt: after every process of the job has ended.
         OSError: the study's own files cannot be written.
     """
-    began_s = time.monotonic()
+    began_s, log = time.monotonic(), place.directory / layout.JOBS_LOG
+    begin = log.stat().st_size if log.exists() else 0
     try:
         job = start(_request(point, repeat, place))
     except AllpullError as error:
@@ -65,7 +67,7 @@ def run_point(
     except BaseException:
         end(job)
         raise
-    state, reason = _outcome(job.directory, ended)
+    state, reason = _outcome(job.directory, ended, printed=_last_line(log, begin))
     seconds = time.monotonic() - began_s
     return attempt_of(point, repeat, state, seconds=seconds, run=job.directory.name, reason=reason)
 
@@ -107,13 +109,24 @@ def _request(point: Point, repeat: int, place: StudyPlace) -> JobRequest:
     )
 
 
-def _outcome(directory: Path, ended: Deadline | None) -> tuple[PointState, str | None]:
-    """How the run in ``directory`` counts, and why it did not complete."""
+def _last_line(log: Path, begin: int) -> str:
+    """The last line of ``log`` with text in it, behind the byte ``begin``, secrets masked; empty if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(begin, log.stat().st_size - TAIL_BYTES))
+            lines = file.read(TAIL_BYTES).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return redact.text(next((line.strip() for line in reversed(lines) if line.strip()), "")[:MAX_LINE])[0]
+
+
+def _outcome(directory: Path, ended: Deadline | None, *, printed: str = "") -> tuple[PointState, str | None]:
+    """How the run in ``directory`` counts, and why it did not complete; ``printed``: the last line of its output."""
     try:
         record = read_record(directory)
     except RunDirError as error:
         return "failed", error.message
-    failure = record.exit.describe() if record.exit else None
+    failure = None if record.exit is None else _why(record.exit, printed)
     if record.status == "completed":
         return "completed", None
     if ended is None:
@@ -128,6 +141,12 @@ def _outcome(directory: Path, ended: Deadline | None) -> tuple[PointState, str |
         return "failed", failure
     write_record(directory, _completed(directory, record, ended.reason))
     return "completed", None
+
+
+def _why(exit_: Exit, printed: str) -> str:
+    """How a job ended; of a program that only exited, with what it printed at last."""
+    is_known = exit_.exception or exit_.signal or exit_.reason
+    return exit_.describe() if is_known or not printed else f"{exit_.describe()}; its last line: {printed}"
 
 
 def _completed(directory: Path, record: RunRecord, reason: str) -> RunRecord:

@@ -82,6 +82,12 @@ def points_of(study: StudyFile) -> list[Point]:
     return list(points.values())
 
 
+def unused_excludes(study: StudyFile) -> list[Parameters]:
+    """Each ``[[exclude]]`` of ``study`` that matches no combination: a slip, as a rule."""
+    combinations = [parameters for matrix in study.matrices for parameters in _combinations(matrix)]
+    return [out for out in study.excludes if not any(_matches(one, out) for one in combinations)]
+
+
 def show_parameters(parameters: Mapping[str, Any]) -> str:
     """Parameters on one line.
 

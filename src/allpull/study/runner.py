@@ -29,6 +29,7 @@ from allpull.study.point_run import Deadline, StudyPlace, attempt_of, run_point
 from allpull.study.points import Point, show_parameters
 from allpull.study.results import half_width, over_repeats
 from allpull.study.run_metrics import StudyMetrics
+from allpull.study.startable import check_commands
 from allpull.units import counted, show_bytes, show_time
 
 MIN_FREE_BYTES = 64 << 20  # a run of a few hundred steps on a few ranks takes some of it, its last records the rest
@@ -86,10 +87,11 @@ def run_study(
     call. ``anew``: the study in ``directory`` may be an older version of this one.
 
     Raises:
-        BadInput: ``directory`` holds another study, or is in use.
+        BadInput: ``directory`` holds another study, or is in use, or a command cannot be started.
         AllpullError: the disk is full; all that was measured is kept.
         KeyboardInterrupt: after every process of the current run has ended.
     """
+    check_commands(study.settings.name, points)
     open_directory(study, list(points), directory, anew=anew)
     with locked(directory) as lock:
         try:

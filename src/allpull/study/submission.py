@@ -23,6 +23,8 @@ from allpull.study.directory import RUNS, locked, open_directory, runs_by_point
 from allpull.study.file import StudyFile
 from allpull.study.plan import run_order, shown_command
 from allpull.study.points import Point
+from allpull.study.startable import check_commands
+from allpull.study.submitted import companion
 from allpull.units import counted
 
 LAUNCHER = "slurm"
@@ -57,11 +59,7 @@ def submit_study(
             "study.half_width decides after each run whether another is needed, and jobs are submitted beforehand",
             hint="--set study.half_width=0, or allpull study run inside an allocation",
         )
-    if study.settings.run_half_width:
-        raise BadInput(
-            "study.run_half_width ends runs while they go on, and nothing watches a submitted job",
-            hint="--set study.run_half_width=0, or allpull study run inside an allocation",
-        )
+    check_commands(study.settings.name, points)
     open_directory(study, list(points), directory)
     by_id = {point.id: point for point in points}
     chains: list[str] = []
@@ -114,15 +112,15 @@ def _submit(
 ) -> Submitted:
     """Write the run directory and the script of one run, and submit it ``after`` another job."""
     options = {**point.job.options, "launcher": LAUNCHER}
-    out, origin = directory / RUNS, shown_command(point, directory)
+    out, origin, beside = directory / RUNS, shown_command(point, directory), companion(study)
     with _as_point(f"{point.id}/{repeat}"):
         if point.job.kind == "train":
             spec = training.resolve(training.request_of(options), notify=notify)
-            script = training.training_script(_queued(spec, study, point, after), out, origin)
+            script = training.training_script(_queued(spec, study, point, after), out, origin, companion=beside)
         else:
             observed = command.resolve(command.request_of(options), notify=notify)
             observed = replace(observed, spec=_queued(observed.spec, study, point, after))
-            script = command.command_script(observed, out, origin)
+            script = command.command_script(observed, out, origin, companion=beside)
     number = submit_script(script.read_text("utf-8"), os.environ)
     return Submitted(point=point, repeat=repeat, number=number, directory=script.parent.parent)
 

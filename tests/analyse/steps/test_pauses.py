@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from allpull.analyse.clock.shared_clock import SharedClock
-from allpull.analyse.steps.pauses import WAITS_SCHEMA, pauses
+from allpull.analyse.steps.pauses import WAITS_SCHEMA, pauses, some_rank_goes_on
 from allpull.rundir.read.events import EventLog
 from allpull.schema.events import Span
 from allpull.schema.results import Pause
@@ -64,3 +64,8 @@ def test_nobody_waits_for_what_all_do(make_log: Callable[..., EventLog]) -> None
     both = {rank: make_log(spans=(span("evaluation", 10 + rank, 12),)) for rank in range(2)}
     (one,) = pauses(both, waited((1, "barrier", 10.5, 12.0)), CLOCK, ranks=2, epochs=0)
     assert (one.ranks, one.seconds, one.s_per_epoch, one.waited_s) == ([], 2.0, None, None)
+    assert not some_rank_goes_on(both, 2)
+    assert some_rank_goes_on(both, 3)
+    mixed = {0: make_log(spans=(*both[0].spans, span("checkpoint", 13, 14))), 1: both[1]}
+    assert some_rank_goes_on(mixed, 2)
+    assert not some_rank_goes_on({0: make_log()}, 2)

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 from tests.explain.made import STEPS, found, hosts_of, job, rules
 
+from allpull.explain.evidence.lateness import late_ranks
 from allpull.explain.evidence.machine import Machine
+from allpull.replay.engine import replay
 from allpull.replay.window import Window
 
 TWO = Machine(hosts=("node1", "node1"))
@@ -30,13 +32,21 @@ def test_a_rank_that_waits_for_a_cpu_is_crowded_and_not_slow() -> None:
     assert findings[0].evidence[0].value == pytest.approx(0.029, abs=0.001)
 
 
-def test_a_rank_that_is_late_by_itself_is_found_below_the_noise_of_a_crowded_machine() -> None:
+def test_a_rank_that_is_late_by_itself_stands_out_below_the_noise_of_a_crowded_machine() -> None:
     one = held(mean_s=(0.008, 0.008), sd_s=0.010, own_s=(0.0, 0.005))
-    assert "slow-rank" not in rules(replace(one, queued_s=None), TWO)
-    findings = found(one, TWO).findings
-    slow = [found_ for found_ in findings if found_.rule == "slow-rank"]
-    assert [found_.ranks for found_ in slow] == [[1]]
-    assert slow[0].evidence[0].value == pytest.approx(0.005, rel=0.1)
+    assert not late_ranks(replace(one, queued_s=None), TWO).slow
+    (slow,) = late_ranks(one, TWO).slow
+    assert slow.rank == 1
+    assert slow.size.value == pytest.approx(0.005, rel=0.1)
+
+
+def test_a_late_rank_of_a_crowded_machine_costs_what_the_noise_does_not_hide() -> None:
+    crowded = {"mean_s": (0.008, 0.008), "sd_s": 0.010}
+    one, healthy = held(**crowded, own_s=(0.0, 0.015)), held(**crowded)
+    (slow,) = (finding for finding in found(one, TWO).findings if finding.rule == "slow-rank")
+    assert slow.ranks == [1]
+    assert slow.gain.value == pytest.approx(replay(one).total_s / replay(healthy).total_s, rel=0.005)
+    assert slow.gain.value < 1.145  # 1.20 without noise of its own
 
 
 def test_a_rank_may_be_both() -> None:

@@ -13,7 +13,10 @@ from tests.explain.made import STEPS, found, hosts_of, job, rules
 from tests.replay.windows import late, rotating
 
 import allpull
+from allpull.explain.evidence.batch_work import batch_work
 from allpull.explain.evidence.machine import Machine
+from allpull.explain.rules.uneven_batches import evenly_sized
+from allpull.replay.engine import replay
 from allpull.replay.window import Window
 from allpull.rundir.read.run import read_run
 
@@ -38,6 +41,16 @@ def test_what_batches_of_many_sizes_cost_is_named_and_priced() -> None:
     assert finding.loss_s_per_step == pytest.approx(expected_s, rel=0.1)
     assert expected_s == pytest.approx(0.0156, rel=0.1)
     assert finding.ranks == []
+
+
+def test_what_does_not_depend_on_the_batch_is_not_evened_out() -> None:
+    """The optimizer takes 20 ms after any batch, and after equal ones no rank is late."""
+    window = padded(per_element_s=0.040 / USUAL, optimizer=0.020)
+    sizes = window.elements.mean(axis=1, keepdims=True) * np.ones((1, 8))
+    equal = padded(per_element_s=0.040 / USUAL, optimizer=0.020, sizes=sizes)
+    work = batch_work(window, EIGHT)
+    evened_s = replay(evenly_sized(window, work.by_phase)).total_s
+    assert evened_s == pytest.approx(replay(equal).total_s, rel=0.005)
 
 
 def test_batches_that_all_ranks_take_from_one_group_are_no_fault() -> None:

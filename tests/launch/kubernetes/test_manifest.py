@@ -167,6 +167,7 @@ steps = int(sys.argv[1])
 for step in range(steps):
     optimizer.zero_grad(); model(torch.ones(4, 8)).sum().backward(); optimizer.step()
     if steps > 1000: import time; time.sleep(0.01); open("began", "w").close()
+dist.barrier()
 dist.destroy_process_group()
 """
 
@@ -207,11 +208,16 @@ def started(made: dict[str, Any], tmp_path: Path) -> list[subprocess.Popen[str]]
     ]
 
 
+def wait_for(pods: list[subprocess.Popen[str]]) -> None:
+    """Until all have ended well; what they said is the failure's text, whole."""
+    said = "".join(pod.communicate(timeout=240)[1] for pod in pods)
+    assert [pod.returncode for pod in pods] == [0, 0], said
+
+
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_the_script_of_two_pods_records_one_run(tmp_path: Path) -> None:
-    ended = [(pod.communicate(timeout=240)[1], pod.returncode) for pod in pods(tmp_path, 12)]
-    assert [code for _, code in ended] == [0, 0], ended
+    wait_for(pods(tmp_path, 12))
     (directory,) = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
     run = read_run(directory)
     assert (run.record.status, run.record.ranks) == ("completed", 2)
@@ -223,8 +229,7 @@ def test_the_script_of_two_pods_records_one_run(tmp_path: Path) -> None:
 @pytest.mark.ranks
 def test_two_pods_train_one_recipe(tmp_path: Path) -> None:
     made = training_manifest("jobset", *here(tmp_path), "train.epochs=1", "train.stop_after=6", ranks=2)
-    ended = [(pod.communicate(timeout=240)[1], pod.returncode) for pod in started(made, tmp_path)]
-    assert [code for _, code in ended] == [0, 0], ended
+    wait_for(started(made, tmp_path))
     (directory,) = [path for path in (tmp_path / "runs").iterdir() if path.is_dir()]
     run = read_run(directory)
     assert (run.record.status, run.record.kind, run.record.ranks) == ("completed", "train", 2)

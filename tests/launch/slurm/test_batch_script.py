@@ -369,3 +369,29 @@ def test_a_simple_script_runs_its_command(tmp_path: Path) -> None:
     done = run(shell_script(job, {"A": HOSTILE}, command), {}, tmp_path)
     assert done.stdout == f"{HOSTILE} {HOSTILE}\n"
     assert not list(tmp_path.rglob("owned"))
+
+
+@pytest.mark.parametrize("requeues", [0, 2])
+@pytest.mark.parametrize(
+    ("code", "is_enough", "exits"), [(143, True, 0), (143, False, 143), (9, True, 9), (0, True, 0)]
+)
+def test_a_job_that_its_companion_ended_succeeded_and_is_not_queued_again(
+    tmp_path: Path, fakes: dict[str, str], requeues: int, code: int, *, is_enough: bool, exits: int
+) -> None:
+    directory = tmp_path / "run"
+    (directory / "job").mkdir(parents=True)
+    if is_enough:
+        (directory / layout.ENOUGH).write_text("enough")
+    programs = {
+        "srun": f"until [ -e '{directory}/looked' ]; do sleep 0.05; done; exit {code}",
+        "look": 'echo "$@" > "$1/looked"; exec sleep 600',
+    }
+    for name, text in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    job = replace(job_in(directory, spec_of(slurm=SlurmSpec(requeues=requeues))), companion=("look",))
+    done = run(sbatch_script(job), fakes, tmp_path)  # returns only once the companion has ended too
+    assert done.returncode == exits, done.stderr
+    assert (directory / "looked").read_text() == f"{directory}\n"
+    requeued = [call for call in calls(fakes) if call["name"] == "scontrol"]
+    assert bool(requeued) == (requeues > 0 and exits == 143)

@@ -94,6 +94,19 @@ def test_the_rank_that_failed_is_named(job):
     assert (record.status, record.exit.code, record.exit.rank, record.exit.host) == ("failed", 9, 1, "n10")
 
 
+def test_a_job_that_its_study_ended_completed_unless_a_rank_failed_before(job):
+    ended(job, 143, 143)
+    (job.directory / layout.ENOUGH).write_text("ended by its study after study.steps = 20\n")
+    failed = {"host": "n10", "index": 1, "code": 9, "failures": [{"rank": 1, "exit_code": 9}]}
+    record = close_run.close(job.directory, 0)
+    assert (record.status, record.exit.code, record.exit.ended_by) == ("completed", 0, "study")
+    assert record.exit.reason == "ended by its study after study.steps = 20"
+    write_record(job.directory, job.record)
+    (job.directory / layout.ended_file("n10")).write_text(json.dumps(failed))
+    record = close_run.close(job.directory, 143)
+    assert (record.status, record.exit.rank, record.exit.ended_by) == ("failed", 1, None)
+
+
 def test_a_run_that_was_closed_stays_as_it_is(job):
     ended(job, 0, 0)
     first = close_run.close(job.directory, 0)

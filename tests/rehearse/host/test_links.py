@@ -8,7 +8,7 @@ import pytest
 from allpull.rehearse.host.network import payload_bytes_per_s
 from allpull.rundir.read.run import read_run
 
-pytestmark = [pytest.mark.root, pytest.mark.ranks, pytest.mark.usefixtures("leaves_nothing")]
+pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.ranks, pytest.mark.usefixtures("leaves_nothing")]
 
 MBIT, SLOWER = 200, 0.4
 ELEMENTS, TIMES = 500_000, 9

@@ -18,7 +18,7 @@ import pytest
 
 from allpull.rehearse.host.network import payload_bytes_per_s
 
-pytestmark = [pytest.mark.root, pytest.mark.usefixtures("leaves_nothing")]
+pytestmark = [pytest.mark.root, pytest.mark.alone, pytest.mark.usefixtures("leaves_nothing")]
 
 MBIT = 20
 PAYLOAD = payload_bytes_per_s(MBIT * 1e6)

@@ -19,6 +19,7 @@ from allpull.replay.engine import replay
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.useful import sequential, useful_s
 from allpull.replay.window import CALL, REDUCE, STEP, Window
+from allpull.rundir.read import buckets
 from allpull.rundir.read.run import RunData, read_run
 from allpull.schema.events import DeviceStep
 from allpull.schema.gap import texts
@@ -232,7 +233,7 @@ def test_hostile_numbers_make_a_window_that_closes_or_none(data: Any) -> None:
         run,
         steps=steps.head(data.draw(st.integers(steps.height // 2, steps.height))),
         collectives=spoilt(run.collectives, ("begin_ns", "blocked_ns", "end_ns", "seq", "kind")),
-        ready=spoilt(ready, ("ready_ns",)),
+        ready=spoilt(buckets.each(ready), ("ready_ns",)).group_by("rank", "step", maintain_order=True).agg("ready_ns"),
     )
     found = record_window(AlignedRun(hostile))
     if isinstance(found, NoWindow):
@@ -254,7 +255,7 @@ def test_moments_of_buckets_are_read_from_disk_into_leads(tmp_path: Path) -> Non
     (root / "events").mkdir()
     (root / "run.json").write_text(run.record.model_dump_json(by_alias=True))
     for rank in (0, 1):
-        moments = run.ready.filter(pl.col("rank") == rank).group_by("step").agg("ready_ns")
+        moments = run.ready.filter(pl.col("rank") == rank).select("step", "ready_ns")
         mine = run.steps.filter(pl.col("rank") == rank).join(moments, on="step").sort("step")
         kept = [name for name in mine.columns if name != "rank" and not name.startswith("tag_")]
         header = run.headers[rank].model_copy(update={"budget": 1 << 20}).model_dump_json(by_alias=True)

@@ -64,7 +64,9 @@ def later(run: RunData, by_ns: int, *, from_step: int = 0, ranks: tuple[int, ...
         run,
         steps=moved(run.steps, "begin_ns", "end_ns", "arrival_ns", "done_ns"),
         collectives=moved(run.collectives, "begin_ns", "end_ns"),
-        ready=moved(run.ready, "ready_ns"),
+        ready=run.ready.with_columns(
+            pl.when(here).then(pl.col("ready_ns").list.eval(pl.element() + by_ns)).otherwise("ready_ns")
+        ),
     )
 
 

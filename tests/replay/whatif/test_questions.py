@@ -132,6 +132,20 @@ def test_a_slow_rank_made_like_the_others_gives_back_what_it_was_late(phase: str
     assert total_s(balanced.like_median(slow, [1], (phase,))) == pytest.approx(total_s(slow))
 
 
+def test_a_slow_rank_made_like_the_others_varies_as_they_do() -> None:
+    """Of two ranks that vary by 5 %, the last one is late by 0.56 standard deviations, whoever was slow before."""
+    rng = np.random.default_rng(4)
+    usual = 0.030 * (1 + 0.05 * rng.standard_normal((300, 2)))
+    healthy_s = total_s(window(2, 300, forward=usual))
+    assert healthy_s == pytest.approx(300 * 0.030 * (1 + 0.05 * 0.564), rel=0.005)
+    slow = window(2, 300, forward=usual + late(2, 300, rank=1, by_s=0.020))
+    assert total_s(balanced.like_median(slow, [1], ("forward",))) == pytest.approx(healthy_s, rel=0.002)
+    delays = np.zeros((300, 2))
+    delays[:, 1] = rng.exponential(0.020, 300)
+    delayed = window(2, 300, forward=usual + delays)
+    assert total_s(balanced.like_median(delayed, [1], ("forward",))) == pytest.approx(healthy_s, rel=0.03)
+
+
 def test_a_delay_in_front_of_backward_moves_all_buckets_back_with_it() -> None:
     """The late rank's leads are as of the others: its buckets come 40 ms later; with the delay gone they do not."""
     leads = np.repeat(np.array([[0.015], [0.010], [0.0]]), 2, axis=1)

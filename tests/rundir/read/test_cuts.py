@@ -85,3 +85,15 @@ def test_counters_cut_after_a_few_samples_say_so(tmp_path: Path) -> None:
         keep_lines(path, lambda _, lines=lines: lines)
         (gap,) = [gap for gap in read_run(tmp_path / "run").gaps if gap.kind == "host counters"]
         assert text in gap.text
+
+
+@pytest.mark.parametrize("kept", [3, 8, 30])  # the last ones without any tag: none is of a warm-up
+def test_ranks_that_lost_their_first_steps_say_so(tmp_path: Path, kept: int) -> None:
+    shutil.copytree(KEPT / WHOLE[-1], tmp_path / "run")
+    before = texts(read_run(tmp_path / "run").gaps)
+    for path in (tmp_path / "run" / layout.STEPS).iterdir():
+        header, *lines = path.read_bytes().splitlines(keepends=True)
+        path.write_bytes(b"".join([header, *lines[-kept:]]))
+        lost = len(lines) - kept
+    (new,) = [gap for gap in read_run(tmp_path / "run").gaps if gap.text not in before]
+    assert new.text.startswith(f"ranks 0, 1: the first {lost} steps left no record")

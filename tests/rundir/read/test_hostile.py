@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout, run_record, safe_open
+from allpull.rundir.job_file import JobFile
 from allpull.rundir.read.places import find_runs
 from allpull.rundir.read.run import read_run
+from allpull.rundir.tidy import close_directory
 
 MakeRun = Callable[..., Path]
 
@@ -171,3 +174,19 @@ def test_a_path_that_is_not_utf8_can_be_said(make_run: MakeRun, tmp_path: Path) 
     with pytest.raises(RunDirError) as caught:
         read_run(odd)
     assert "run-\\xff" in caught.value.message.encode().decode()
+
+
+@pytest.mark.parametrize("linked", [layout.JOB, layout.CHECKPOINTS, layout.LOGS])
+def test_closing_a_run_removes_nothing_where_a_link_leads(make_run: MakeRun, tmp_path: Path, linked: str) -> None:
+    root, outside = make_run(), tmp_path / "outside"
+    (root / layout.LOGS).mkdir(parents=True, exist_ok=True)
+    JobFile(directory=str(root)).write(str(root / layout.SPEC))
+    (root / layout.CHECKPOINTS).mkdir()
+    (root / linked).rename(outside)
+    (root / linked).symlink_to(outside)
+    for name in ("reserve", "secrets.json", "thesis.tmp", "empty.log"):
+        (outside / name).touch()
+    kept = sorted(outside.iterdir())
+    with suppress(RunDirError):
+        close_directory(root, run_record.read_record(root))
+    assert sorted(outside.iterdir()) == kept

@@ -53,6 +53,16 @@ def test_counters_are_one_row_for_each_sample_and_rank(make_run: MakeRun) -> Non
     assert counters["cpu_ns"].null_count() == 4  # not measured is null, not 0
 
 
+def test_one_tagged_step_alone_is_read_wherever_it_is(make_run: MakeRun) -> None:
+    root = make_run(ranks=1, steps=300)  # polars ends the program if it subtracts lists from certain single rows
+    header, *lines = (root / layout.steps_file(0)).read_text().splitlines()
+    for at in range(0, 300, 10):
+        records = [{**json.loads(line), "tags": None, "more": "x" * 200} for line in lines]
+        records[at]["tags"] = ["warmup"]
+        (root / layout.steps_file(0)).write_text("\n".join([header, *map(json.dumps, records)]) + "\n")
+        assert read_run(root).steps.filter(pl.col("tag_warmup"))["step"].to_list() == [at]
+
+
 def test_what_a_newer_minor_version_added_is_passed_over(make_run: MakeRun) -> None:
     root = make_run()
     newer = {"schema": "allpull.steps/1.7", "colour": {"nested": [1]}}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from allpull.schema.results import Interval
 from allpull.schema.tuned import BottleneckKind
+from allpull.study.tune.budget import Spent
 from allpull.study.tune.objective import Hopeless, Measured
 from allpull.study.tune.space import Dimension
 
@@ -37,18 +38,37 @@ def step_s(parameters: Mapping[str, Any], *, link: float = LINK_BYTES_PER_S) -> 
 
 
 class Simulated:
-    """Runs of it, with noise; a batch of 512 or more does not fit into memory."""
+    """Runs of it, with noise; a batch of 512 or more does not fit into memory. ``kept`` are runs by repeat."""
 
     def __init__(self, fixed: Mapping[str, Any], *, noise: float, seed: int) -> None:
         self.fixed, self.noise, self.random = fixed, noise, random.Random(seed)
         self.runs: list[dict[str, Any]] = []
+        self.took: dict[str, Spent] = {}
+        self.kept: dict[tuple[int, str], Measured] = {}
+        self.within: list[Spent] = []
 
     def rate(self, parameters: Mapping[str, Any]) -> float:
         """Samples/s of a rank, without noise."""
         whole = {**self.fixed, **parameters}
         return whole["batch"] / step_s(whole)
 
-    def run(self, parameters: Mapping[str, Any], repeat: int, hopeless: Hopeless) -> Measured:
+    def run(self, parameters: Mapping[str, Any], repeat: int, hopeless: Hopeless, within: Spent) -> Measured:
+        self.within.append(within)
+        known = self.kept.get(_place(parameters, repeat))
+        measured = known or self._measured(parameters, hopeless)
+        assert measured.run is not None
+        self.took[measured.run] = Spent(seconds=measured.seconds, rank_s=measured.rank_s)
+        if measured.state == "completed":
+            self.kept[_place(parameters, repeat)] = measured
+        return measured
+
+    def is_completed(self, parameters: Mapping[str, Any], repeat: int) -> bool:
+        return _place(parameters, repeat) in self.kept
+
+    def unlisted(self, runs: Collection[str]) -> Spent:
+        return sum((spent for run, spent in self.took.items() if run not in runs), Spent())
+
+    def _measured(self, parameters: Mapping[str, Any], hopeless: Hopeless) -> Measured:
         whole = {**self.fixed, **parameters}
         self.runs.append(whole)
         run = str(len(self.runs) - 1)
@@ -71,6 +91,10 @@ class Simulated:
             "compute": 0.4,
         }
         return sorted(shares, key=lambda kind: -shares[kind])
+
+
+def _place(parameters: Mapping[str, Any], repeat: int) -> tuple[int, str]:
+    return repeat, repr(sorted(parameters.items()))
 
 
 def optimum(space: Sequence[Dimension], simulated: Simulated) -> float:

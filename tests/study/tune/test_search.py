@@ -6,8 +6,9 @@ import pytest
 from tests.study.tune.simulated import Simulated, optimum
 
 from allpull.schema.tuned import Trial
+from allpull.study.tune.budget import Budget
 from allpull.study.tune.objective import GOALS
-from allpull.study.tune.search import Budget, Search
+from allpull.study.tune.search import Search
 from allpull.study.tune.space import configurations, dimension
 
 pytest.importorskip("optuna")
@@ -69,16 +70,18 @@ def test_a_clearly_worse_run_is_stopped_and_never_the_best():
     assert search.best.parameters == {"workers": 8}
 
 
-def test_a_search_that_was_killed_goes_on_from_its_trials():
+@pytest.mark.parametrize("killed_after", [5, 15])
+def test_a_search_that_was_killed_proposes_what_it_would_have(killed_after):
     space = SPACES["three"]
-    whole = searched(space, Simulated({"batch": 64}, noise=0.0, seed=0), trials=12)
-    first = searched(space, Simulated({"batch": 64}, noise=0.0, seed=0), trials=5)
+    whole = searched(space, Simulated({"batch": 64}, noise=0.0, seed=0), trials=18)
+    first = searched(space, Simulated({"batch": 64}, noise=0.0, seed=0), trials=killed_after)
     kept = [Trial.model_validate_json(trial.model_dump_json()) for trial in first.trials]
     simulated = Simulated({"batch": 64}, noise=0.0, seed=0)
     simulated.runs = [{"batch": 64, **trial.parameters} for trial in kept]
-    resumed = searched(space, simulated, trials=12, known=kept)
-    assert len(simulated.runs) == 12
-    assert [one.parameters for one in resumed.trials[:9]] == [one.parameters for one in whole.trials[:9]]
+    resumed = searched(space, simulated, trials=18, known=kept)
+    assert len(simulated.runs) == 18
+    assert [one.parameters for one in resumed.trials] == [one.parameters for one in whole.trials]
+    assert [one.proposed_by for one in whole.trials[13:]].count("optuna") >= 3
 
 
 def test_no_configuration_is_run_twice_and_a_small_space_ends():
@@ -91,9 +94,12 @@ def test_no_configuration_is_run_twice_and_a_small_space_ends():
 def test_time_is_left_for_the_confirmation():
     simulated = Simulated({"batch": 64}, noise=0.0, seed=0)
     search = Search(SPACES["three"], RATE, simulated)
-    assert search.run(Budget(seconds=150, reserved_runs=6), lambda _: None) == "time"
+    assert search.run(Budget(seconds=150, confirm=3), lambda _: None) == "time"
     assert 60 <= sum(trial.seconds for trial in search.trials) <= 90
-    assert Search(SPACES["three"], RATE, simulated).run(Budget(rank_s=1600), lambda _: None) == "rank-hours"
+    assert simulated.within[0].seconds == 150  # of the first trial: what confirms it is not known before
+    assert simulated.within[1].seconds == 150 - 10 - 6 * 10
+    other = Simulated({"batch": 64}, noise=0.0, seed=0)
+    assert Search(SPACES["three"], RATE, other).run(Budget(rank_s=1600), lambda _: None) == "rank-hours"
 
 
 def test_a_range_is_searched_too():

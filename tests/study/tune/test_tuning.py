@@ -13,6 +13,7 @@ from tests.study.tune.simulated import Simulated
 from allpull.errors import RunDirError
 from allpull.report.terminal.tune import tuned
 from allpull.study.tune.bottleneck import bottlenecks
+from allpull.study.tune.budget import Spent
 from allpull.study.tune.confirm import gain
 from allpull.study.tune.live_value import live_value
 from allpull.study.tune.objective import GOALS
@@ -23,16 +24,18 @@ from allpull.study.tune.tuning import Subject, tune
 pytest.importorskip("optuna")
 
 
-def tuning(directory, *, noise=0.02, seed=0, **table):
+def tuning(directory, *, noise=0.02, seed=0, simulated=None, on_trial=lambda *_: None, **table):
     settings = read_settings(
         {"trials": 14, "space": {"bucket": [25, 1, 5, 50], "workers": [1, 2, 4, 8, 16]}, **table}, "study"
     )
     subject = Subject(
         name="a", title="", directory=directory, command=lambda _: ["allpull", "run"], toml=lambda _: "a = 1\n"
     )
-    simulated = Simulated({"batch": 64}, noise=noise, seed=seed)
-    simulated.runs = [{"batch": 64, **trial.parameters} for trial in read_trials(directory)]
-    return tune(subject, settings, settings.dimensions({}), simulated, seed=seed), simulated
+    if simulated is None:
+        simulated = Simulated({"batch": 64}, noise=noise, seed=seed)
+        simulated.runs = [{"batch": 64, **trial.parameters} for trial in read_trials(directory)]
+    result = tune(subject, settings, settings.dimensions({}), simulated, seed=seed, on_trial=on_trial)
+    return result, simulated
 
 
 def test_the_gain_is_that_of_fresh_runs_and_holds_the_truth(tmp_path):
@@ -59,6 +62,77 @@ def test_a_killed_tuning_goes_on_from_its_file(tmp_path):
     (tmp_path / FILE).write_text("no trial\n")
     with pytest.raises(RunDirError, match="line 1 is no trial"):
         read_trials(tmp_path)
+
+
+class KilledError(BaseException):
+    """As by SIGKILL: nothing is cleaned up."""
+
+
+def killed_after(count):
+    def look(trial, _):
+        if trial.number == count - 1:
+            raise KilledError
+
+    return look
+
+
+BUDGET = {"trials": 0, "budget": "200 s"}  # runs take 10 s each, 3 + 3 of them confirm
+
+
+def test_what_a_killed_tuning_had_spent_counts_and_the_confirmation_fits(tmp_path):
+    with pytest.raises(KilledError):
+        _, simulated = tuning(tmp_path, on_trial=killed_after(4), **BUDGET)
+    simulated = Simulated({"batch": 64}, noise=0.02, seed=0)
+    simulated.runs = [{"batch": 64, **trial.parameters} for trial in read_trials(tmp_path)]
+    simulated.took = {trial.run: Spent(seconds=10.0, rank_s=160.0) for trial in read_trials(tmp_path)}
+    simulated.took["killed"] = Spent(seconds=57.0, rank_s=912.0)  # a trial that hung until the kill
+    result, simulated = tuning(tmp_path, simulated=simulated, **BUDGET)
+    assert result.ended == "time"
+    assert 57 + 10 * len(result.trials) + 60 <= 200 < 57 + 10 * (len(result.trials) + 1) + 60
+    assert len(result.confirmation.best) == 3
+    assert result.seconds == pytest.approx(sum(one.seconds for one in simulated.took.values()))
+    assert result.seconds <= 200
+    assert any("57 s went into runs that were interrupted" in note for note in result.notes)
+
+
+def test_nothing_that_a_killed_tuning_completed_is_measured_again(tmp_path):
+    """Killed between the end of a trial and its line, and again in the middle of the confirmation."""
+    for name in ("whole", "killed"):
+        (tmp_path / name).mkdir()
+    whole, _ = tuning(tmp_path / "whole", noise=0.0, **BUDGET)
+    simulated = Simulated({"batch": 64}, noise=0.0, seed=0)
+    made = simulated.run
+    limit = 0
+
+    def run(*arguments):
+        measured = made(*arguments)
+        if len(simulated.runs) == limit:
+            raise KilledError  # completed, and nobody knows of it
+        return measured
+
+    simulated.run = run
+    for limit in (3, 9, len(whole.trials) + 4):  # noqa: B007  read in run
+        with pytest.raises(KilledError):
+            tuning(tmp_path / "killed", simulated=simulated, **BUDGET)
+    limit = 0
+    result, _ = tuning(tmp_path / "killed", simulated=simulated, **BUDGET)
+    assert [one.parameters for one in result.trials] == [one.parameters for one in whole.trials]
+    assert result.confirmation.gain == whole.confirmation.gain
+    assert len(simulated.runs) == len(whole.trials) + 6
+    assert result.seconds == pytest.approx(whole.seconds)
+
+
+def test_a_confirmation_without_room_is_shorter_and_says_so(tmp_path):
+    with pytest.raises(KilledError):
+        tuning(tmp_path, on_trial=killed_after(6), **BUDGET)
+    kept = read_trials(tmp_path)
+    simulated = Simulated({"batch": 64}, noise=0.02, seed=0)
+    simulated.runs = [{"batch": 64, **trial.parameters} for trial in kept]
+    simulated.took = {"killed": Spent(seconds=110.0, rank_s=1760.0)}
+    result, _ = tuning(tmp_path, simulated=simulated, **BUDGET)
+    assert len(result.trials) == 6
+    assert len(result.confirmation.start) == 1
+    assert any("room for 1 of 3 pairs" in note for note in result.notes)
 
 
 def test_no_gain_is_claimed_where_there_is_none(tmp_path):

@@ -95,17 +95,12 @@ def calls_on_device(calls: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.D
 
 def ready_on_device(ready: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.DataFrame:
     """``ready`` (columns ``rundir.read.buckets.SCHEMA``) with the device's times where it has them."""
-    rows = [
-        (rank, one.step, bucket, ready_ns)
-        for rank, log in events.items()
-        for one in _latest(log)
-        for bucket, ready_ns in enumerate(one.ready_ns or ())
-    ]
+    rows = [(rank, one.step, one.ready_ns) for rank, log in events.items() for one in _latest(log) if one.ready_ns]
     if not rows:
         return ready
     device = pl.DataFrame(rows, schema=buckets.SCHEMA, orient="row")
     others = ready.join(device, on=["rank", "step"], how="anti")
-    return pl.concat([others, device]).sort("rank", "step", "bucket")
+    return pl.concat([others, device]).sort("rank", "step")
 
 
 def reductions_on_device(events: Mapping[int, EventLog]) -> pl.DataFrame:

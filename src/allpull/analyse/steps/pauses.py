@@ -73,6 +73,12 @@ def waits(every: pl.DataFrame, matched: Matched, ranks: int) -> pl.DataFrame:
     return pl.concat([called.cast(WAITS_SCHEMA), reduced.cast(WAITS_SCHEMA)])
 
 
+def some_rank_goes_on(events: Mapping[int, EventLog], ranks: int) -> bool:
+    """Whether there are evaluations or checkpoints that not all ``ranks`` do: else none waits for others meanwhile."""
+    doing = pause_spans(events).group_by("name").agg(pl.col("rank").n_unique())
+    return bool((doing["rank"] < ranks).any())
+
+
 def pause_spans(events: Mapping[int, EventLog]) -> pl.DataFrame:
     """Every evaluation and checkpoint, columns ``SPANS_SCHEMA``; moments of each rank's own clock."""
     rows = [

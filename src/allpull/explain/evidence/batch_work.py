@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, per_step
+from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_work, per_step
 from allpull.explain.evidence.machine import Machine
 from allpull.replay.window import Bools, Window
 
@@ -22,10 +23,11 @@ SURELY = 25  # t² of the slope: one such slope in a million by chance alone
 class BatchWork:
     """By how much each rank computes longer than the mean rank of the step because of its batch, s, (steps, ranks).
 
-    ``share``: of the variance between ranks that the size of batches explains.
+    ``by_phase``: the same of each phase. ``share``: of the variance between ranks that the size of batches explains.
     """
 
     excess_s: Floats
+    by_phase: Mapping[str, Floats]
     share: float
 
 
@@ -44,20 +46,32 @@ def batch_work(window: Window, machine: Machine) -> BatchWork | None:
         return None
     held_s = held_up(window, machine)
     own_s = per_step(window, COMPUTING) - (0.0 if held_s is None else held_s)
-    more, longer_s = _beyond_mean(elements)[used], _beyond_mean(own_s)[used]
-    longer_s = longer_s - np.median(longer_s, axis=0)  # a rank that is always slower is so for another reason
-    more_varying = more - np.median(more, axis=0)
-    squares = float((more_varying**2).sum())
-    if more.std() < VARY * float(elements[used].mean()) or squares <= 0:
+    more, longer_s = _varying(elements, used), _varying(own_s, used)
+    squares = float((more**2).sum())
+    if _beyond_mean(elements)[used].std() < VARY * float(elements[used].mean()) or squares <= 0:
         return None
-    slope = float((more_varying * longer_s).sum()) / squares
-    residual_s = longer_s - slope * more_varying
+    slope = float((more * longer_s).sum()) / squares
+    residual_s = longer_s - slope * more
     total = float((longer_s**2).sum())
     share = 1 - float((residual_s**2).sum()) / total if total > 0 else 0.0
     freedom = (longer_s.shape[0] - 1) * (window.ranks - 1)
     if slope <= 0 or share < EXPLAINED or share * freedom < SURELY * (1 - share):
         return None
-    return BatchWork(excess_s=np.where(known[:, None], slope * _beyond_mean(elements), 0.0), share=share)
+    beyond = np.where(known[:, None], _beyond_mean(elements), 0.0)
+    phases = {name: window.per_step(name) for name in COMPUTING if is_work(window, name)}
+    slopes = {name: float((more * _varying(seconds, used)).sum()) / squares for name, seconds in phases.items()}
+    by_phase = {name: max(0.0, one) * beyond for name, one in slopes.items()}
+    return BatchWork(excess_s=slope * beyond, by_phase=by_phase, share=share)
+
+
+def _varying(values: Floats, used: Bools) -> Floats:
+    """``values`` of the steps ``used``, beyond the mean rank and as far as that varies.
+
+    A rank that is always slower is so for another reason.
+    """
+    beyond = _beyond_mean(values)[used]
+    varying: Floats = beyond - np.median(beyond, axis=0)
+    return varying
 
 
 def _beyond_mean(values: Floats) -> Floats:

@@ -10,11 +10,12 @@ import polars as pl
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.exchange import NoExchange
-from allpull.analyse.statistics import MIN_POINTS
+from allpull.analyse.statistics import MIN_POINTS, ratio_interval
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.evidence.cpu_waiting import crowded_share
 from allpull.explain.evidence.ddp_settings import DdpSettings
+from allpull.explain.evidence.deliveries import Loading, limited, loading_of
 from allpull.explain.evidence.file_access import FileAccess
 from allpull.explain.evidence.lateness import LateRanks, late_ranks
 from allpull.explain.evidence.machine import Machine
@@ -36,13 +37,15 @@ SLOW_ON_CPUS = 0.08  # of a step: cores of one machine differ by up to 7 % over 
 class OtherRun:
     """Another run of the same training: its ranks, and samples/s of each (mean of the window).
 
-    ``useful_s``: phase → seconds of computation per sample of a rank.
+    ``useful_s``: phase → seconds of computation per sample of a rank; ``useful_error``: of their sum, half of its 95 %
+    interval divided by it.
     """
 
     run: str
     ranks: int
     samples_per_s: float
     useful_s: Mapping[str, float] = field(default_factory=dict)
+    useful_error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -54,7 +57,8 @@ class Facts:
     unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known. ``stalls``: what
     held up whole ranks. ``files``: what they read and wrote; None: not known. ``networks``: those in DDP;
     ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers. ``transports``: of NCCL, by its log.
-    ``start``: how the run was started, which decides how a remedy is worded.
+    ``start``: how the run was started, which decides how a remedy is worded. ``loading``: loaders that are, or may be,
+    at their limit; ``window`` has their deliveries where they are.
     """
 
     window: Window
@@ -73,6 +77,7 @@ class Facts:
     broadcasts_only_buffers: bool = False
     transports: Transports = field(default_factory=Transports)
     start: Start = field(default_factory=Start)
+    loading: Loading | None = None
 
     @property
     def step_s(self) -> float:
@@ -146,13 +151,17 @@ def gather(
     start: Start | None = None,
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
+    first = np.zeros(window.steps.size, dtype=np.bool_) if first is None else first
+    start = start or Start()
+    loading = loading_of(window, machine, first, start)
+    window = limited(window, loading) if loading is not None and loading.certain else window
     return Facts(
         window=window,
         machine=machine,
         replayed=replay(window),
         late=late_ranks(window, machine),
         network=network_of(machine, window) if network is None else network,
-        first=np.zeros(window.steps.size, dtype=np.bool_) if first is None else first,
+        first=first,
         blame=blame,
         other_runs=tuple(other_runs),
         no_exchange=no_exchange,
@@ -162,7 +171,8 @@ def gather(
         networks=tuple(networks),
         broadcasts_only_buffers=broadcasts_only_buffers,
         transports=transports or Transports(),
-        start=start or Start(),
+        start=start,
+        loading=loading,
     )
 
 
@@ -183,6 +193,7 @@ def other_run(run: RunData, window: Window) -> OtherRun | None:
         ranks=window.ranks,
         samples_per_s=samples / window.measured_s / max(1, window.ranks),
         useful_s=useful_per_sample(window),
+        useful_error=useful_error(window),
     )
 
 
@@ -193,3 +204,14 @@ def useful_per_sample(window: Window) -> dict[str, float]:
         return {}
     phases = {name: window.per_step(name).sum(axis=0) / samples for name in COMPUTE if name in window.work}
     return {name: float(lower_median(seconds)) for name, seconds in phases.items()}
+
+
+def useful_error(window: Window) -> float:
+    """Half of the 95 % interval of the computation of the lower median rank, divided by it; 0 where it is not known."""
+    computed_s = sum((window.per_step(name) for name in COMPUTE), start=np.zeros(window.samples.shape))
+    means_s = computed_s.mean(axis=0)
+    rank = int(np.abs(means_s - lower_median(means_s)).argmin())
+    spread = ratio_interval(computed_s[:, rank], np.ones(window.steps.size))
+    if spread.low is None or spread.high is None or not spread.value > 0:
+        return 0.0
+    return (spread.high - spread.low) / 2 / spread.value

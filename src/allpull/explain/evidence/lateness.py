@@ -24,7 +24,7 @@ from allpull.explain.evidence.batch_work import batch_work
 from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.outliers import Outlier, is_correlated, mean_interval, outliers
-from allpull.explain.evidence.pacing import may_be_starved, not_only_paced
+from allpull.explain.evidence.pacing import for_host_s, may_be_starved, not_only_paced
 from allpull.replay.window import Window
 from allpull.schema.results import Interval
 
@@ -203,11 +203,22 @@ def _held(held_s: Floats, surely_s: Floats, window: Window) -> list[Outlier]:
 
 
 def _is_contended(one: Outlier, window: Window, machine: Machine) -> bool:
-    """Whether ``one`` waited for a CPU far more than the others, and for most of the time that it is late."""
+    """Whether ``one`` waited for a CPU far more than the others, and for most of the time that it is late.
+
+    A device is late because of that only as far as it waited for its host.
+    """
     if machine.queued_s is None or not is_crowded(one.rank, machine.queued_s):
         return False
-    more = float(machine.queued_s[one.rank] - np.median(np.delete(machine.queued_s, one.rank)))
-    return more * step_s(window) >= CONTENDED_SHARE * one.size.value
+    waits_s = for_host_s(window)
+    delayed_s = _beyond(one.rank, machine.queued_s) * step_s(window)
+    if waits_s is not None:
+        delayed_s = min(delayed_s, _beyond(one.rank, waits_s.mean(axis=0)))
+    return delayed_s >= CONTENDED_SHARE * one.size.value
+
+
+def _beyond(rank: int, each: Floats) -> float:
+    """By how much ``each`` (ranks,) of ``rank`` is above the median of the others."""
+    return float(each[rank] - np.median(np.delete(each, rank)))
 
 
 def step_s(window: Window) -> float:

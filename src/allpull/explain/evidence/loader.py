@@ -9,18 +9,17 @@ import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.outliers import mean_interval
 from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Bools, Window
 from allpull.schema.results import Interval
 
-LEAST = 0.04  # of a step: taking a batch from a queue, or making a small one, is no fault
 BEHIND = 2.0  # times the wait of at least half of the ranks: beyond it, not all ranks are concerned
 SATURATED = 0.9  # of the CPUs: more workers do not help where no more CPUs are free
 MOST_WORKERS = 16  # per rank: more are seldom faster
 SLACK = 1.25  # times the workers that suffice if all batches take the same time
-ALONE = 1  # process of a rank: itself, without workers
 
 
 def common_input(facts: Facts) -> Interval | None:
@@ -36,11 +35,14 @@ def common_input(facts: Facts) -> Interval | None:
     return mean_interval(input_s[usual, rank])
 
 
-def without_common_input(window: Window, first: Bools, behind: tuple[int, ...], most_s: float = math.inf) -> Window:
+def without_common_input(
+    window: Window, first: Bools, behind: tuple[int, ...] | None, most_s: float = math.inf
+) -> Window:
     """No rank waits for its loader, except for the excess of some ranks over the others, and for first batches.
 
     ``first`` (steps,): the first batch of an epoch. ``behind``: ranks that stand out; ranks that wait ``BEHIND`` times
-    as long as others count as such, too. ``most_s``: no more than that per step is gone on the mean.
+    as long as others count as such, too. None: none of them does. ``most_s``: no more than that per step is gone on the
+    mean.
     """
     if "input" not in window.work:
         return window
@@ -51,11 +53,13 @@ def without_common_input(window: Window, first: Bools, behind: tuple[int, ...], 
     return replace(window, work={**window.work, "input": window.work["input"] * kept[window.step_of]})
 
 
-def _common(input_s: Floats, unusual: Bools, behind: tuple[int, ...]) -> Floats:
+def _common(input_s: Floats, unusual: Bools, behind: tuple[int, ...] | None) -> Floats:
     """The part of each wait that is common, shape (steps, ranks)."""
     common_s = input_s.copy()
-    is_behind = input_s.mean(axis=0) > BEHIND * _shared_s(input_s)
-    is_behind[list(behind)] = True
+    is_behind = np.zeros(input_s.shape[1], dtype=np.bool_)
+    if behind is not None:
+        is_behind = input_s.mean(axis=0) > BEHIND * _shared_s(input_s)
+        is_behind[list(behind)] = True
     if is_behind.any() and not is_behind.all():
         usual_s = np.median(input_s[:, ~is_behind], axis=1, keepdims=True)
         common_s[:, is_behind] = np.minimum(input_s[:, is_behind], usual_s)

@@ -54,11 +54,19 @@ def may_be_starved(window: Window, rank: int, excess_s: float) -> bool:
 
     What the host does between the batch and forward, and then the issuing of forward, delay an idle device.
     """
-    if window.paced_s is None or window.ranks < 2:
+    waits_s = for_host_s(window)
+    if waits_s is None or window.ranks < 2:
         return False
-    for_host_s = window.paced_s + window.per_step("other") + window.per_step("host")
-    starved_s = np.where(window.per_step("input") >= STARVED * window.wall_s, for_host_s, 0.0).mean(axis=0)
+    starved_s = np.where(window.per_step("input") >= STARVED * window.wall_s, waits_s, 0.0).mean(axis=0)
     return bool(excess_s <= starved_s[rank] - np.median(np.delete(starved_s, rank)))
+
+
+def for_host_s(window: Window) -> Floats | None:
+    """How long at most each device waited for its host, s, (steps, ranks); None: not known, or CPUs compute."""
+    if window.paced_s is None:
+        return None
+    waits_s: Floats = window.paced_s + window.per_step("other") + window.per_step("host")
+    return waits_s
 
 
 def not_only_paced(window: Window) -> Bools:
@@ -71,6 +79,19 @@ def not_only_paced(window: Window) -> Bools:
     if window.issued_s is not None and not named.all():
         named[[one.rank for one in outliers(window.issued_s).ranks]] = True
     return named
+
+
+def at_own_pace(window: Window, own_s: Floats) -> Floats:
+    """``own_s`` (steps, ranks), with computation as long as the slower of host and device takes, where any is paced.
+
+    How long a paced device passes over its work depends on how far its host is ahead (``not_only_paced``): that varies
+    between ranks and steps although no rank is late.
+    """
+    if window.issued_s is None or window.paced_s is None or not paced_ranks(window).any():
+        return own_s
+    passed_s = sum((window.per_step(name) for name in COMPUTE), start=np.zeros(own_s.shape))
+    at_pace: Floats = own_s - passed_s + np.maximum(window.issued_s, passed_s - window.paced_s)
+    return at_pace
 
 
 def computed_s(window: Window, seconds: Floats) -> Floats:

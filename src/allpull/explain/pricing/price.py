@@ -11,6 +11,7 @@ import numpy as np
 from allpull.analyse.statistics import change_point
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal
+from allpull.explain.evidence.deliveries import limited
 from allpull.explain.evidence.facts import Facts
 from allpull.replay.engine import replay
 from allpull.replay.spread import resample
@@ -56,7 +57,7 @@ def bounded(candidate: Candidate, unbounded: Price, facts: Facts, base: Window) 
     """
     bounds = candidate.bounds or _bounds_behind_lane(candidate, unbounded, facts, base)
     priced = unbounded if bounds is None else _between(candidate, unbounded, bounds, facts, base)
-    priced = _with_pacing(candidate, priced, facts)
+    priced = _with_pacing(candidate, _with_deliveries(candidate, priced, facts, base), facts)
     return _with_clock_error(priced, facts) if _compares(candidate, base) else priced
 
 
@@ -114,6 +115,18 @@ def _with_pacing(candidate: Candidate, priced: Price, facts: Facts) -> Price:
         return priced
     low = max(_moved(low, more_s / facts.step_s), min(1.0, low))
     return replace(priced, gain=Interval(value=priced.gain.value, low=low, high=priced.gain.high))
+
+
+def _with_deliveries(candidate: Candidate, priced: Price, facts: Facts, base: Window) -> Price:
+    """``priced`` as an upper bound where loaders may be at their limit, and deliver no sooner to a faster training."""
+    without, loading, most = candidate.without, facts.loading, priced.gain.high
+    if without is None or loading is None or loading.certain or priced.gain.low is None or most is None:
+        return priced
+    limited_facts = replace(facts, window=limited(facts.window, loading))
+    least = price(limited_facts, without, limited(base, loading), candidate.rare)
+    if least.gain.low is None or least.loss_s >= CERTAIN * priced.loss_s:
+        return priced
+    return replace(priced, gain=Interval(value=most, low=min(priced.gain.low, max(1.0, least.gain.low)), high=most))
 
 
 def _moved(speed_up: float, by: float) -> float:

@@ -10,7 +10,8 @@ How it is found
     ranks alone do not move the lower median rank.
 
 What it costs
-    The replay in which each phase takes as long per sample as in the reference run.
+    The replay in which each phase takes as long per sample as in the reference run. The interval includes how far the
+    steps of both runs vary.
 
 What to do
     Where the batch per rank is smaller than in the reference run, make it as large. Otherwise find what the ranks of a
@@ -23,12 +24,13 @@ When it is wrong
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import partial
 
 from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.cpu_waiting import all_wait
-from allpull.explain.evidence.facts import Facts, useful_per_sample
+from allpull.explain.evidence.facts import Facts, useful_error, useful_per_sample
 from allpull.explain.remedy import Action, sentence, within
 from allpull.explain.remedy_text import clocks, own_cores
 from allpull.replay.whatif.work import scaled
@@ -53,6 +55,8 @@ def find(facts: Facts) -> list[Candidate]:
     largest = [name for name in sorted(grown, key=lambda one: -grown[one]) if grown[name] > NAMED * whole_s]
     ratio = sum(there.values()) / sum(here.values())
     cores = own_cores(facts.start, facts.machine) if facts.on_cpus else Action()
+    error = math.hypot(reference.useful_error, useful_error(facts.window))
+    least, without, most = (partial(_as_there, there=_times(there, 1 + by)) for by in (error, 0.0, -error))
     return [
         Candidate(
             rule="computational-scaling",
@@ -65,9 +69,14 @@ def find(facts: Facts) -> list[Candidate]:
                 *(seconds(f"of that, {name}", grown[name], facts.span) for name in largest),
                 share("computational scaling of the lower median rank", ratio, f"{facts.span}, and {reference.run}"),
             ),
-            without=partial(_as_there, there=there),
+            without=without,
+            bounds=(least, most),
         )
     ]
+
+
+def _times(there: Mapping[str, float], factor: float) -> dict[str, float]:
+    return {name: factor * seconds_ for name, seconds_ in there.items()}
 
 
 def _as_there(window: Window, there: Mapping[str, float]) -> Window:

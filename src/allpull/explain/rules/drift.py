@@ -70,7 +70,7 @@ def find(facts: Facts) -> list[Candidate]:
     at = min(models, key=lambda since: float(((taken_s - models[since]) ** 2).sum()))
     first_s, last_s = float(models[at][0]), float(models[at][-1])
     least = SLOWER_ON_CPUS if facts.on_cpus else SLOWER
-    if not last_s > (1 + least) * first_s > 0 or last_s - first_s < DEVIATIONS * _error_s(taken_s - models[at]):
+    if not last_s > (1 + least) * first_s > 0 or last_s - first_s < DEVIATIONS * _error_s(taken_s - models[at], at):
         return []
     since = int(rows[cut])
     after = np.arange(window.steps.size) >= since
@@ -94,9 +94,14 @@ def find(facts: Facts) -> list[Candidate]:
     ]
 
 
-def _error_s(noise: Floats) -> float:
-    """Standard error of the difference of two levels, each of half of the steps; ``noise`` (steps,) is around them."""
-    return math.sqrt(4 * long_run_variance(noise) / noise.size)
+def _error_s(noise: Floats, since: int | None) -> float:
+    """Standard error of the change, around which ``noise`` (steps,) is: at step ``since``; None: along a line.
+
+    Of the ends of a line it is that of its slope times its length (Draper & Smith 1998, §1.4).
+    """
+    steps = noise.size
+    per_variance = 12 / steps if since is None else 1 / since + 1 / (steps - since)
+    return math.sqrt(per_variance * long_run_variance(noise))
 
 
 def _sensed(facts: Facts, after: Bools) -> dict[str, tuple[float, float]]:

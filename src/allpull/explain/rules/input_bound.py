@@ -9,6 +9,11 @@ How it is found
     less. A late first batch of an epoch is `first-batch-stall`, one rank that waits longer than the others is
     `slow-loader-rank`; where the loaders already keep all CPUs busy, it is `preprocess-offline`.
 
+    Where workers load ahead and are always waited for, they may set the pace: whatever else becomes faster is waited
+    for, and gains nothing. Waits tell: they are then shorter by as much as the rest of a step is longer. Such other
+    losses are notes, not findings; where steps do not tell, their prices are upper bounds. If the loaders of all ranks
+    set the pace, none of them is blamed for waiting longest.
+
 What it costs
     The replay without that waiting. Where CPUs are counted, the work of loaders has to fit on those that are free: no
     more can be saved than leaves them all busy. Where that limits it, or other programs use the rest of the CPUs, the
@@ -32,10 +37,9 @@ from __future__ import annotations
 from functools import partial
 
 from allpull.explain.candidate import Candidate, Removal, as_recorded, count, rate, seconds, share
+from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import (
-    ALONE,
-    LEAST,
     common_input,
     has_no_cpu_left,
     most_saved_s,
@@ -55,7 +59,8 @@ def find(facts: Facts) -> list[Candidate]:
     waited = common_input(facts)
     if waited is None or has_no_cpu_left(facts):
         return []
-    behind = tuple(one.rank for one in facts.late.loaders)
+    everywhere = facts.loading is not None and facts.loading.everywhere
+    behind = None if everywhere else tuple(one.rank for one in facts.late.loaders)
     remedy = _remedy(facts, waited.value)
     most_s = most_saved_s(facts)
     without = partial(without_common_input, first=facts.first, behind=behind, most_s=most_s)

@@ -35,6 +35,7 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds, size
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.latency import bucket_latency_s
 from allpull.explain.remedy import joined, within
 from allpull.explain.remedy_text import bucket_size, one_switch
 from allpull.replay.engine import replay
@@ -42,20 +43,18 @@ from allpull.replay.whatif.network import with_buckets
 from allpull.units import show_time
 
 MOST = 0.5  # of the time of the buckets: otherwise bandwidth is the limit
-GLOO = 2  # times as many: receivers announce each buffer (sendNotifyRecvReady in gloo/transport/tcp/pair.cc)
 LARGER = (2, 4, 8)  # times the largest bucket: DDP's default of 25 MiB becomes up to 200 MiB
 MIB = 1 << 20
 
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where latency is most of the time of the buckets."""
-    lane, round_trip_s, hosts = facts.window.reductions, facts.machine.round_trip_s, len(facts.machine.host_names)
-    if lane is None or round_trip_s is None or hosts < 2 or facts.window.level != "bucket" or not lane.seconds.size:
+    lane, each_s, round_trip_s = facts.window.reductions, bucket_latency_s(facts), facts.machine.round_trip_s
+    if lane is None or each_s is None or round_trip_s is None:
         return []
-    if lane.size_bytes is None or lane.size_bytes.sum() <= 0 or facts.network.carries_other:
+    if facts.window.level != "bucket" or not lane.seconds.size or lane.size_bytes is None or lane.size_bytes.sum() <= 0:
         return []
     gloo = facts.machine.uses_gloo
-    each_s = (hosts - 1) * round_trip_s * (GLOO if gloo else 1)
     taken_s = float(np.median(lane.seconds, axis=0).sum())  # that of one bucket may be its share of the bytes
     if not MOST * taken_s <= each_s * lane.buckets <= taken_s:
         return []

@@ -6,15 +6,15 @@ What it is
 
 How it is found
     By when each bucket was ready: most of the bytes become ready in the last tenth of the backward pass that reduces
-    them. Models with less than
-    1 MiB of gradients, which is the smallest bucket that DDP makes by default (`_DEFAULT_FIRST_BUCKET_BYTES`), are not
-    reported: below that, the cost depends on the number of messages. Nor are runs on CPUs without idle time: there, an
-    exchange during backward would take CPU time from backward.
+    them. Models with less than 1 MiB of gradients, which is the smallest bucket that DDP makes by default
+    (`_DEFAULT_FIRST_BUCKET_BYTES`), are not reported: below that, the cost depends on the number of messages. Nor are
+    runs on CPUs without idle time: there, an exchange during backward would take CPU time from backward.
 
 What it costs
     The replay with buckets of 25 MiB, or of a quarter of the gradients where these are less than 100 MiB. Bytes are
-    taken to become ready evenly over the backward pass that reduces them. Where the size of the gradients is not known,
-    at most what an exchange during the whole of backward saves.
+    taken to become ready evenly over the backward pass that reduces them, and each bucket to take the latency between
+    hosts, where pings show it. Where the size of the gradients is not known, at most what an exchange during the whole
+    of backward saves.
 
 What to do
     Smaller buckets: `DDP(model, bucket_cap_mb=25)`, or less for a small model. In other libraries the switch that
@@ -34,6 +34,7 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, as_recorded, count, seconds, share
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.latency import bucket_latency_s
 from allpull.explain.remedy import sentence
 from allpull.explain.remedy_text import bucket_size
 from allpull.replay.whatif.network import backward_s, overlapped, with_buckets
@@ -63,6 +64,10 @@ def find(facts: Facts) -> list[Candidate]:
         return []
     total_bytes = None if lane.size_bytes is None else int(lane.size_bytes.sum())
     cap_mib = CAP_MIB if total_bytes is None else min(CAP_MIB, max(1, total_bytes // (4 * MIB)))
+    latency_s = bucket_latency_s(facts) or 0.0
+    if latency_s > float(np.median(lane.seconds, axis=0).min()):
+        latency_s = 0.0  # gradients travel another way than pings
+    smaller = partial(with_buckets, cap_bytes=cap_mib * MIB, latency_s=latency_s)
     exposed_s = float(facts.blame.transfer_s.mean()) if facts.blame is not None else 0.0
     return [
         Candidate(
@@ -75,7 +80,7 @@ def find(facts: Facts) -> list[Candidate]:
                 share("share of the bytes that become ready in the last tenth of backward", float(late), facts.span),
                 count("buckets of a step", lane.buckets, "buckets of DDP"),
             ),
-            without=overlapped if total_bytes is None else partial(with_buckets, cap_bytes=cap_mib * MIB),
+            without=overlapped if total_bytes is None else smaller,
             bounds=(as_recorded, overlapped) if total_bytes is None else None,
             least_share=LEAST,
         )

@@ -13,13 +13,14 @@ How it is found
     eight standard deviations of the jitter, not always the same one, and these pauses add up to that share of the time.
     Fewer pauses, however long, do not count. Where ranks wait for CPUs, that makes them late in turn, and is
     `cpu-contention`; what goes with the size of their batches is `uneven-batches`. Ranks record how long Python
-    collects garbage: if that covers half of the lateness, the title names it.
+    collects garbage: if that covers half of the lateness, the title names it. Of accelerators that their hosts pace,
+    the time in which these issue a step counts, not that in which the device passes over it.
 
 What it costs
     The replay in which every rank deviates from its usual step as little as an undisturbed rank, estimated from the
     fastest ranks of that step, after persistently slow ranks are corrected. With eight ranks or more whose deviations
     are as large downwards as upwards, ranks keep the jitter of a usual machine, or get equal work where it varies by
-    more than that.
+    more than that. Where hosts pace their accelerators, that is an upper bound.
 
 What to do
     Give samples equal work (sort by length, pad to buckets), keep the machine quiet (`--set launch.bind=cores`,
@@ -38,13 +39,14 @@ import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.candidate import Candidate, count, seconds, share
+from allpull.explain.candidate import Candidate, as_recorded, count, seconds, share
 from allpull.explain.evidence.batch_work import batch_work
 from allpull.explain.evidence.cpu_waiting import COMPUTING, all_wait, held_up, per_step
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.jitter import LEAST_RANKS, Jitter, jitter
 from allpull.explain.evidence.loader import common_input
 from allpull.explain.evidence.outliers import mean_interval
+from allpull.explain.evidence.pacing import at_own_pace, paced_ranks
 from allpull.explain.evidence.stalls import COLLECTION, explained_shares
 from allpull.explain.remedy import Action, joined, program, sentence
 from allpull.explain.remedy_text import WHERE, exclusive, own_cores
@@ -74,7 +76,7 @@ def find(facts: Facts) -> list[Candidate]:
         return []
     phases = COMPUTING if common_input(facts) is not None else (*COMPUTING, "input")
     held_s = held_up(window, facts.machine)
-    own_s = per_step(window, phases) - (0.0 if held_s is None else held_s)
+    own_s = at_own_pace(window, per_step(window, phases)) - (0.0 if held_s is None else held_s)
     work = batch_work(window, facts.machine)
     own_s = own_s if work is None else own_s - work.excess_s
     deviations = _deviations(own_s)[ordinary][:, equal]
@@ -98,6 +100,7 @@ def find(facts: Facts) -> list[Candidate]:
     covered = explained_shares(behind, {COLLECTION: collected_s[ordinary, last_rank]})
     collects = tuple(share("the part of it in garbage collection", part, facts.span) for part in covered.values())
     remedy = COLLECT_TOGETHER if collects else _quiet(facts)
+    without = partial(undisturbed, phases=phases, usual=usual, keeps_jitter=not varies)
     return [
         Candidate(
             rule="rotating-imbalance",
@@ -116,7 +119,8 @@ def find(facts: Facts) -> list[Candidate]:
                 ),
                 *collects,
             ),
-            without=partial(undisturbed, phases=phases, usual=usual, keeps_jitter=not varies),
+            without=without,
+            bounds=(as_recorded, without) if paced_ranks(window).any() else None,
         )
     ]
 

@@ -17,9 +17,9 @@ How it is found
     time by which it is late.
 
 What it costs
-    The replay with this rank's work equal to the median of the others. That is less than the excess where a busy
-    network hides part of it. Ranks that are late at the same time hide each other; each is priced with the others
-    corrected.
+    The replay with this rank's work equal to the median of the others, and varying as theirs does. That is less than
+    the excess where a busy network hides part of it. Ranks that are late at the same time hide each other; each is
+    priced with the others corrected.
 
 What to do
     If the finding says that the rank sleeps, it waited for something other than a CPU in its own code: `py-spy dump`

@@ -25,6 +25,7 @@ When it is wrong
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -32,7 +33,6 @@ import numpy as np
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.batch_work import batch_work
-from allpull.explain.evidence.cpu_waiting import COMPUTING, per_step
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.outliers import mean_interval
 from allpull.explain.remedy import sentence
@@ -65,13 +65,19 @@ def find(facts: Facts) -> list[Candidate]:
                 share("largest batch of a step divided by the mean one", largest, "sizes of batches"),
                 share("variance of computing times between ranks that sizes explain", work.share, facts.span),
             ),
-            without=partial(evenly_sized, excess_s=work.excess_s),
+            without=partial(evenly_sized, excess_s=work.by_phase),
         )
     ]
 
 
-def evenly_sized(window: Window, excess_s: Floats) -> Window:
-    """Every rank computes as long as on the mean batch of the step: without ``excess_s``, (steps, ranks)."""
-    work_s = per_step(window, COMPUTING)
-    kept = np.divide(np.maximum(work_s - excess_s, 0.0), work_s, out=np.ones_like(work_s), where=work_s > 0)
-    return shortened_by_step(window, dict.fromkeys(COMPUTING, kept))
+def evenly_sized(window: Window, excess_s: Mapping[str, Floats]) -> Window:
+    """Each phase of a rank takes as long as on the mean batch of the step, on which it takes ``excess_s`` less.
+
+    ``excess_s``: phase → (steps, ranks). What else makes a rank deviate grows with its work, and shrinks with it.
+    """
+    kept = {}
+    for name, more_s in excess_s.items():
+        usual_s = window.per_step(name).mean(axis=1, keepdims=True)
+        sized_s = usual_s + more_s
+        kept[name] = np.divide(usual_s, sized_s, out=np.ones_like(sized_s), where=sized_s > 0)
+    return shortened_by_step(window, kept)

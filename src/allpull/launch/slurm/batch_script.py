@@ -48,7 +48,7 @@ def sbatch_script(job: Job) -> str:
         [_run(job), f"python=({shlex.join(python_of(job))})", *_claim(spec)],
         [*_next_attempt()] if spec.slurm.requeues else [],
         [*_meeting(spec)],
-        [*_launch(spec)],
+        [*_launch(job)],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
@@ -104,7 +104,7 @@ def srun_options(spec: RunSpec) -> list[str]:
 def _texts(job: Job) -> Iterator[str]:
     slurm, box = job.spec.slurm, job.spec.container
     yield from (str(job.directory), container.python(box), box.image, *box.binds, *box.options)
-    yield from (slurm.master, *slurm.modules, *slurm.prologue, *directives(job))
+    yield from (slurm.master, *slurm.modules, *slurm.prologue, *job.companion, *directives(job))
 
 
 def _option(name: str, value: str) -> str:
@@ -187,7 +187,8 @@ def _meeting(spec: RunSpec) -> Iterator[str]:
     yield f"port={port}"
 
 
-def _launch(spec: RunSpec) -> Iterator[str]:
+def _launch(job: Job) -> Iterator[str]:
+    spec, (begin, end) = job.spec, _companion(job)
     agent = f'"${{python[@]}}" -m allpull.observe.agent "$run/{layout.SPEC}" --from-slurm'
     if spec.launch.hosts > 1:
         agent += ' --master "$master" --port "$port"'
@@ -195,7 +196,9 @@ def _launch(spec: RunSpec) -> Iterator[str]:
     close = '"${python[@]}" -m allpull.launch.slurm.close_run "$run" "$code" || true  # its launcher may have ended'
     if not spec.slurm.requeues:
         yield "code=0"
+        yield from begin
         yield f"{srun} || code=$?"
+        yield from end
         yield close
         yield 'exit "$code"'
         return
@@ -203,6 +206,7 @@ def _launch(spec: RunSpec) -> Iterator[str]:
     yield f"# Slurm sends USR1 to this shell {spec.slurm.signal_s} s before the time limit, or up to a minute earlier,"
     yield "# and TERM to the ranks where it preempts the job. Told of either, they write a checkpoint and stop."
     yield "warned="
+    yield from begin
     yield f"trap 'warned=yes; scancel --signal=USR1 \"{number}\"' USR1"
     yield f"{srun} &"
     yield "step=$!"
@@ -212,6 +216,7 @@ def _launch(spec: RunSpec) -> Iterator[str]:
     yield "  code=0"
     yield '  wait "$step" || code=$?'
     yield "fi"
+    yield from end
     yield f'if [ "$code" -eq {WARNED} ] || [ "$code" -eq {TERMINATED} ]; then'
     yield f'  if [ "${{SLURM_RESTART_COUNT:-0}}" -lt {spec.slurm.requeues} ]; then'
     yield f'    scontrol requeue "{number}" && exit "$code"'
@@ -221,3 +226,14 @@ def _launch(spec: RunSpec) -> Iterator[str]:
     yield "fi"
     yield close
     yield 'exit "$code"'
+
+
+def _companion(job: Job) -> tuple[list[str], list[str]]:
+    """The lines before and behind ``srun`` of a command beside it, which may end the job: that is then no failure."""
+    if not job.companion:
+        return [], []
+    words = shlex.join(job.companion)
+    return [f'{words} "$run" &', "companion=$!"], [
+        'kill "$companion" 2> /dev/null || true  # it may have ended',
+        f'if [ "$code" -eq {TERMINATED} ] && [ -e "$run/{layout.ENOUGH}" ]; then code=0; fi',
+    ]

@@ -22,7 +22,9 @@ from allpull.rundir.read.lenient import file_names, log_tail
 from allpull.rundir.read.unfinished import QUEUED, job_number
 from allpull.rundir.run_record import read_record
 from allpull.rundir.tidy import close_directory
-from allpull.schema.run import RunRecord
+from allpull.schema.run import Exit, RunRecord
+
+MAX_REASON_BYTES = 1000
 
 
 def of_slurm(directory: Path) -> bool:
@@ -52,6 +54,9 @@ def close(directory: Path, code: int | None = None) -> RunRecord:
     facts = _facts_of_job(number, endings, hosts) if code is None else _facts_of_code(code)
     decided = decide_endings(facts, endings, hosts=hosts, log_tail=log_tail(root, layout.SLURM_LOG))
     status, exit_ = outcome(decided, root, trains=record.kind != "run")
+    enough = _enough(root)
+    if enough and exit_.code and not any(host.failures for host in decided):
+        status, exit_ = "completed", Exit(code=0, reason=enough, ended_by="study")
     changes = {"status": status, "exit": exit_, "ended_utc": _end_utc(root), "hosts": [host.host for host in decided]}
     closed = record.model_copy(update={**changes, "job": number, "versions": versions_of(record, decided)})
     try:
@@ -59,6 +64,14 @@ def close(directory: Path, code: int | None = None) -> RunRecord:
     except OSError as error:
         raise BadInput(f"{where}: {error.strerror or error}", hint="is there room on the disk?") from error
     return closed
+
+
+def _enough(root: Path) -> str:
+    """Why the job was ended that had measured enough; empty where it was not."""
+    names = {f"{layout.JOB}/{name}" for name in safe_open.file_names(root, layout.JOB, "")}
+    if layout.ENOUGH not in names:
+        return ""
+    return safe_open.read_whole(root, layout.ENOUGH, MAX_REASON_BYTES).decode("utf-8", "replace").strip()
 
 
 def _hosts(record: RunRecord) -> int:

@@ -78,7 +78,7 @@ class LeadTimes:
 def all_leads(ready: pl.DataFrame, listed: pl.DataFrame) -> LeadTimes:
     """How long before the arrival of its rank each bucket was ready.
 
-    ``ready``: columns of ``rundir.read.buckets.SCHEMA``; ``listed``: of ``rundir.read.reductions.SCHEMA``; both with
+    ``ready``: columns of ``rundir.read.buckets.each``; ``listed``: of ``rundir.read.reductions.SCHEMA``; both with
     moments of each rank's own clock, sorted by rank and step.
     """
     if listed.is_empty():

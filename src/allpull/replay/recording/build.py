@@ -25,6 +25,7 @@ from allpull.replay.recording.segments import in_segments
 from allpull.replay.recording.step_choice import ChosenSteps, NoWindow, choose_steps, shorten
 from allpull.replay.recording.work import PHASES, lay_out_work
 from allpull.replay.window import CALL, REDUCE, WORK, Level, Reductions, Window
+from allpull.rundir.read import buckets
 from allpull.schema.gap import Gap
 from allpull.units import NS_PER_S, show_time
 
@@ -64,7 +65,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     work = lay_out_work(*in_segments(events, recorded, phases, host_s))
     reductions, level, more_gaps = _reductions(aligned, steps, recorded, events)
     reductions = _with_own(reductions, recorded, events, work)
-    of_host = {f"{name}_s": _seconds_or_none(records, f"{name}_ns", ranks) for name in OF_HOST}
+    paced_s, issued_s, fetched_s = (_seconds_or_none(records, f"{name}_ns", ranks) for name in OF_HOST)
     queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
     return Window(
         steps=steps.steps,
@@ -89,7 +90,9 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         gaps=(*steps.gaps, *gaps, *more_gaps, *aligned.reduction_gaps, *_gaps(recorded, events), *queue_gaps),
         complete=aligned.complete,
         on_device=aligned.on_device,
-        **of_host,
+        paced_s=paced_s,
+        issued_s=issued_s,
+        fetched_s=fetched_s,
         elements=_matrix(records, "elements", ranks) if records["elements"].count() else None,
     )
 
@@ -103,7 +106,7 @@ def _count(aligned: AlignedRun, steps: ChosenSteps) -> int:
 def _buckets(aligned: AlignedRun, steps: ChosenSteps) -> int:
     """The approximate number of buckets per step."""
     inside = pl.col("step").is_between(int(steps.steps[0]), int(steps.steps[-1]))
-    recorded = aligned.ready.select(inside.sum()).item()
+    recorded = aligned.ready.select(pl.col("ready_ns").list.len().cast(pl.Int64).filter(inside).sum()).item()
     return -(-int(recorded) // (steps.steps.size * aligned.data.record.ranks))
 
 
@@ -197,7 +200,7 @@ def _reductions(
     at = events.kind == REDUCE
     stand_s, leave_s = events.stand_s[at], events.leave_s[at]
     listed = in_window(aligned.listed, steps.steps)
-    leads = bucket_times.all_leads(in_window(aligned.ready, steps.steps), listed)
+    leads = bucket_times.all_leads(buckets.each(in_window(aligned.ready, steps.steps)), listed)
     of_networks = [
         _of_networks(aligned, recorded, place, (stand_s, leave_s), (int(steps.steps[0]), leads))
         for place in range(len(reduced.names))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from allpull.analyse.published_scaling import rate
 from allpull.report.html.block import Block, Chart, Part, Table
 from allpull.report.html.lines import Frame, Line, Mark, chart
 from allpull.report.printable import short
 from allpull.report.study.content import StudyReport
 from allpull.report.study.lines import Axis, AxisLine, axes, plain_name, plain_value, published_name, setting
-from allpull.report.study.scaling import MOST_ROWS, rate
+from allpull.report.study.scaling import MOST_ROWS
 from allpull.report.wording import ABSENT, joined, ranged, spread
 from allpull.schema.studied import PublishedSeries, StudyPoint, Value
 from allpull.study.results import base_value, throughput_ratio

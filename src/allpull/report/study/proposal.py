@@ -147,7 +147,8 @@ def _setting(report: StudyReport) -> str:
     if steps:
         span = f"{min(steps):,} to {max(steps):,}" if min(steps) < max(steps) else f"{steps[0]:,}"
         warm_up = sum(left_out(report).values())
-        skipped = f" ({counted(warm_up, 'step')} of warm-up, evaluation and the like left out)" if warm_up else ""
+        of_all = f"{counted(warm_up, 'step')} of warm-up, evaluation and the like"
+        skipped = f" (left out, over all runs: {of_all})" if warm_up else ""
         of_steps = f", {span} steady steps per run{skipped}"
     where = f" on {joined(machines(report))}" if machines(report) else ""
     software = f" with {versions(report)}" if versions(report) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from allpull.analyse.published_scaling import rate, relative
 from allpull.report.html.block import Block, Part, Points, Table, Text, Tone
 from allpull.report.html.lines import Frame, Line, Mark, chart
 from allpull.report.printable import short
@@ -40,30 +41,6 @@ def strong(report: StudyReport) -> Block | None:
     scaled = [one for one in everything if one.is_scaled and one.scaling == "strong"]
     is_alone = not any(one.is_scaled and one.scaling != "strong" for one in everything)
     return _block(report, scaled, "strong", report.study.published if is_alone else [])
-
-
-def rate(point: PublishedPoint) -> float | None:
-    """Published images/s, if above 0."""
-    return point.images_per_s if point.images_per_s and point.images_per_s > 0 else None
-
-
-def relative(published: PublishedSeries) -> list[tuple[PublishedPoint, float]]:
-    """Each point's speed-up over the smallest of its series: by images/s, else by times, else as stated."""
-    points = sorted(published.points, key=lambda one: one.ranks)
-    if len({one.ranks for one in points}) < len(points) or len(points) < 2:
-        return []
-    base = points[0]
-    made = []
-    for point in points:
-        mine, other = rate(point), rate(base)
-        speedup = mine / other if mine and other else None
-        for name in ("epoch_time_s", "train_time_s"):
-            own_s, base_s = getattr(point, name), getattr(base, name)
-            speedup = base_s / own_s if speedup is None and own_s and base_s else speedup
-        speedup = point.speedup if speedup is None and (base.speedup or 1.0) == 1.0 else speedup
-        if speedup is not None:
-            made.append((point, speedup))
-    return made
 
 
 def _block(
@@ -151,15 +128,14 @@ def _speedup(slug: str, scaled: Sequence[Series], published: Sequence[PublishedS
             marks = [_ratio_mark(point.ranks / known[0].ranks, point, point.speedup) for point in known]
             lines.append(Line(name=one.name, marks=marks))
     for own in published:
-        pairs = relative(own)
         marks = [
             Mark(
-                x=point.ranks / pairs[0][0].ranks,
-                value=speedup,
-                shown=times(speedup),
-                note=f"{counted(point.ranks, 'rank')}{_semicolon(_caveat(point))}",
+                x=one.times_ranks,
+                value=one.speedup,
+                shown=times(one.speedup),
+                note=f"{counted(one.point.ranks, 'rank')}{_semicolon(_caveat(one.point))}",
             )
-            for point, speedup in pairs
+            for one in relative(own)
         ]
         lines.append(Line(name=published_name(own), marks=marks, is_published=True))
     largest = max((float(mark.x) for line in lines for mark in line.marks if not isinstance(mark.x, str)), default=1.0)
@@ -206,11 +182,14 @@ def _efficiency(slug: str, scaled: Sequence[Series], published: Sequence[Publish
         ]
         lines.append(Line(name=one.name, marks=marks))
     for published_one in published:
-        pairs = relative(published_one)
         marks = [
-            Mark(x=point.ranks, value=100 * share, shown=percent(share), note=_caveat(point))
-            for point, speedup in pairs
-            if (share := speedup * pairs[0][0].ranks / point.ranks) > 0
+            Mark(
+                x=own.point.ranks,
+                value=100 * own.efficiency,
+                shown=percent(own.efficiency),
+                note=_caveat(own.point),
+            )
+            for own in relative(published_one)
         ]
         lines.append(Line(name=published_name(published_one), marks=marks, is_published=True))
     return chart(
@@ -275,7 +254,7 @@ def _published_table(published: Sequence[PublishedSeries]) -> Iterator[Part]:
 
 
 def _published_rows(one: PublishedSeries) -> Iterator[tuple[str, ...]]:
-    speedups = {id(point): speedup for point, speedup in relative(one)}
+    speedups = {id(own.point): own.speedup for own in relative(one)}
     for point in sorted(one.points, key=lambda own: own.ranks):
         yield (
             one.series,

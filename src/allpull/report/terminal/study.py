@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from allpull.analyse.published_scaling import relative
 from allpull.report.printable import printable
 from allpull.report.terminal.table import bullets
 from allpull.report.wording import ABSENT, percent, ranged, spread, times, virtual_points
@@ -18,6 +19,7 @@ from allpull.schema.results import Interval
 from allpull.schema.studied import (
     Changed,
     PlannedPoint,
+    PublishedPoint,
     PublishedSeries,
     SeriesRatio,
     StudyPlan,
@@ -75,7 +77,8 @@ def measured(result: StudyResult) -> RenderableType:
 
 COLUMNS = ("ranks", "hosts", "runs", "samples/s", "speed-up", "efficiency", "epoch", "epoch speed-up", "to solution")
 PUBLISHED_COLUMNS = (
-    *("ranks", "hosts", "batch", "workers", "images/s", "speed-up", "efficiency", "epoch", "training"),
+    *("ranks", "hosts", "batch", "workers", "images/s", "speed-up", "efficiency", "stated speed-up"),
+    *("stated efficiency", "epoch", "training"),
     *("POP parallel", "POP load balance", "POP communication"),
 )
 
@@ -121,30 +124,29 @@ def _ratio_row(one: SeriesRatio) -> list[str]:
 
 
 def _published_rows(series: PublishedSeries) -> Iterator[list[str]]:
-    """Published points in the units of ours; a speed-up that is not stated follows from the rates.
-
-    An efficiency that is not stated follows where a series grows in ranks alone, not in batch or workers.
-    """
-    grows = len({point.ranks for point in series.points}) == len(series.points) > 1
-    rated = [point for point in series.points if point.images_per_s]
-    base = min(rated, key=lambda point: point.ranks, default=None)
+    """Published points in the units of ours, relative to the smallest size as ours are; and what was stated."""
+    by_point = {id(one.point): one for one in relative(series)}
     for point in series.points:
-        speedup, efficiency = point.speedup, point.efficiency
-        if speedup is None and base is not None and base.images_per_s and point.images_per_s:
-            speedup = point.images_per_s / base.images_per_s
-            efficiency = speedup * base.ranks / point.ranks if efficiency is None and grows else efficiency
+        own = by_point.get(id(point))
         yield [
             str(point.ranks),
             ABSENT if point.nodes is None else str(point.nodes),
             ABSENT if point.batch_per_rank is None else str(point.batch_per_rank),
             ABSENT if point.workers is None else str(point.workers),
             ABSENT if point.images_per_s is None else show_count(point.images_per_s),
-            times(speedup),
-            percent(efficiency),
+            times(None if own is None else own.speedup),
+            percent(None if own is None else own.efficiency),
+            ABSENT if point.speedup is None else f"{point.speedup:g}×{_over(point)}",
+            ABSENT if point.efficiency is None else f"{100 * point.efficiency:g} %",
             ABSENT if point.epoch_time_s is None else show_time(point.epoch_time_s),
             ABSENT if point.train_time_s is None else show_time(point.train_time_s),
             *(_stated(one) for one in (point.parallel_efficiency, point.load_balance, point.communication_efficiency)),
         ]
+
+
+def _over(point: PublishedPoint) -> str:
+    """What a stated speed-up is over, where its source says that."""
+    return f" over {printable(point.speedup_base)}" if point.speedup_base else ""
 
 
 def _stated(efficiency: float | None) -> str:

@@ -1,26 +1,28 @@
-"""Read when the gradients of each bucket were ready, from step records, as a table: one row per step and bucket.
+"""Read when the gradients of each bucket were ready, from step records, as a table: one row per step.
 
 Steps may differ in their number of buckets: until DDP has built its buckets, only the last moment of all is known.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
-SCHEMA: dict[str, pl.DataType] = dict.fromkeys(("rank", "step", "bucket", "ready_ns"), pl.Int64())
-"""Columns of ``RunData.ready``: ``bucket`` counts from 0 in the order of reduction; times in ns, none before another
-that its step has for an earlier bucket.
-"""
-
-LISTED = pl.List(pl.Int64)
+LISTED = pl.List(pl.Int64())
 """The field in polars, which refuses anything but lists of integers."""
+
+SCHEMA: dict[str, pl.DataType] = {"rank": pl.Int64(), "step": pl.Int64(), "ready_ns": LISTED}
+"""Columns of ``RunData.ready``: a moment of each bucket in the order of reduction, in ns, none before an earlier one;
+steps without any have no row. A row for each bucket would take three times the memory.
+"""
 
 MAX_BUCKETS = 4096  # of one step: a network has no more parameters than that, or very nearly
 MAX_VALUE = 2**62  # as of all moments: differences of two such still fit 64 bits
 
 
 def rows(records: pl.DataFrame) -> pl.DataFrame | None:
-    """The moments in order, with the columns of ``SCHEMA``; None where one is malformed.
+    """The steps that have moments, with the columns of ``SCHEMA``; None where one is malformed.
 
     ``records`` have the columns rank, step and ``ready_ns``, each rank's in order.
     """
@@ -30,12 +32,24 @@ def rows(records: pl.DataFrame) -> pl.DataFrame | None:
         return pl.DataFrame(schema=SCHEMA)
     if not listed.select((lengths <= MAX_BUCKETS).all()).item():
         return None
-    bucket = pl.int_ranges(lengths.cast(pl.Int64), dtype=pl.Int64).alias("bucket")
-    rows = listed.select("rank", "step", bucket, "ready_ns").explode("bucket", "ready_ns")
-    moment = pl.col("ready_ns")
-    in_order = ((moment >= moment.shift(1)) | (pl.col("bucket") == 0)).all()
-    sound = (moment.null_count() == 0) & moment.is_between(-MAX_VALUE, MAX_VALUE).all() & in_order
-    return rows if rows.select(sound).item() else None
+    moments = listed["ready_ns"].explode()
+    if moments.null_count() or not moments.is_between(-MAX_VALUE, MAX_VALUE).all():
+        return None
+    falls = np.flatnonzero(np.diff(moments.to_numpy()) < 0) + 1  # from a step to the next one they may
+    return listed if np.isin(falls, np.cumsum(_counts(listed))).all() else None
+
+
+def each(ready: pl.DataFrame) -> pl.DataFrame:
+    """``ready`` (columns ``SCHEMA``) with a row for each bucket: columns rank, step, bucket (from 0) and ready_ns."""
+    moments, counts = ready["ready_ns"].explode(), _counts(ready)
+    first = np.repeat(np.cumsum(counts) - counts, counts)
+    rank, step = (np.repeat(ready[name].to_numpy(), counts) for name in ("rank", "step"))
+    return pl.DataFrame({"rank": rank, "step": step, "bucket": np.arange(first.size) - first, "ready_ns": moments})
+
+
+def _counts(ready: pl.DataFrame) -> NDArray[np.int64]:
+    """How many moments each row has."""
+    return ready["ready_ns"].list.len().cast(pl.Int64).to_numpy()
 
 
 def check(value: object) -> None:

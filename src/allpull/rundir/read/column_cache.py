@@ -32,7 +32,7 @@ from allpull.schema.counters import CountersHeader
 from allpull.schema.steps import StepsHeader
 from allpull.version import __version__
 
-FORMAT = 2
+FORMAT = 3
 """Raised whenever reading gives other columns for the same files."""
 
 MIN_BYTES = 8 << 20  # of step records; fewer are parsed as fast as the cache is opened

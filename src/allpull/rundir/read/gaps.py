@@ -68,6 +68,11 @@ def of_steps(record: RunRecord, files: Mapping[int, StepsFile], events: Mapping[
             "step records", lost, f": {counted(sum(lost.values()), 'step')} between first and last without a record"
         )
 
+    first = {rank: _first_missing(log, files.get(rank)) for rank, log in events.items()}
+    first = {rank: count for rank, count in first.items() if count > 0}
+    if first:
+        early = counted(max(first.values()), "step")
+        yield of_ranks("step records", first, f": the first {early} left no record: what is shown rests on those after")
     last = {rank: _last_missing(log, files.get(rank)) - off.get(rank, 0) for rank, log in events.items()}
     last = {rank: count for rank, count in last.items() if count > 0}
     if last:
@@ -225,21 +230,37 @@ def _unwatched(marks: tuple[Watching, ...], file: StepsFile | None) -> int:
 
 def _off_at_ends(log: EventLog, file: StepsFile | None) -> int:
     """Steps that passed before the first record as observation was yet to begin, and after the last as it had ended."""
-    marks = log.watching
-    first = log.epochs[0].step if log.epochs else 0  # a resumed training continues counting
-    before = max(0, marks[0].step - first) if marks and marks[0].on else 0
+    marks, first = log.watching, _begun_at(log)
     after = 0
     if marks and not marks[-1].on and log.end is not None:
         recorded = 0 if file is None or file.last is None else file.last + 1
         after = max(0, first + log.end.steps - max(marks[-1].step, recorded))
-    return before + after
+    return _off_before(log) + after
+
+
+def _off_before(log: EventLog) -> int:
+    """Steps that passed before the first record as observation was yet to begin."""
+    return max(0, log.watching[0].step - _begun_at(log)) if log.watching and log.watching[0].on else 0
+
+
+def _begun_at(log: EventLog) -> int:
+    """The number of the first step that a rank made: a resumed training continues counting."""
+    return log.epochs[0].step if log.epochs else 0
+
+
+def _first_missing(log: EventLog, file: StepsFile | None) -> int:
+    """Steps before the first record of a rank that ended by itself, apart from those that were not observed."""
+    if log.end is None or file is None or file.first is None:
+        return 0
+    made = log.end.steps - log.end.left_out  # traces count steps from any number on, and none of them is missing
+    return min(file.first - _begun_at(log) - _off_before(log), made - file.records)
 
 
 def _last_missing(log: EventLog, file: StepsFile | None) -> int:
     """Steps after the last record of a rank that ended by itself, and says how many it made."""
     if log.end is None or log.thinned or file is None:
         return 0
-    first = log.epochs[0].step if log.epochs else 0  # a resumed training continues counting
+    first = _begun_at(log)
     recorded = first if file.last is None else file.last + 1
     return first + log.end.steps - log.end.left_out - recorded - file.cut_off  # a line cut off is a gap of its own
 

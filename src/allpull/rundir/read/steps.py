@@ -288,7 +288,7 @@ def _finished(frame: pl.DataFrame) -> pl.DataFrame:
     tagged = frame.lazy().with_row_index("row").select("row", "tags").filter(tags.list.len() > 0).collect()
     rows = tagged["row"].to_numpy()
     has = {tag: tags.list.contains(tag) for tag in TAGS}
-    has[OTHER_TAG] = tags.list.set_difference(pl.lit(list(TAGS))).list.len() > 0
+    has[OTHER_TAG] = tags.list.eval(~pl.element().is_in(list(TAGS))).list.any()
     flags = tagged.select(expression.fill_null(value=False).alias(f"tag_{tag}") for tag, expression in has.items())
     columns = []
     for flag in flags.iter_columns():

@@ -50,12 +50,18 @@ def samples(series: Sequence[Point], _: Published) -> Iterable[AuditFinding]:
         )
 
 
-def share_not_training(series: Sequence[Point], _: Published) -> Iterable[AuditFinding]:
-    """1 − epochs × samples ÷ (images/s × training time): the share of the time in which no image was trained on."""
+def share_not_training(series: Sequence[Point], published: Published) -> Iterable[AuditFinding]:
+    """1 − epochs × samples ÷ (images/s × training time): the share of the time in which no image was trained on.
+
+    A time that is too short for its recorded epochs (``extrapolated``) counts as they take at their pace.
+    """
     shares: list[tuple[Point, Figure]] = []
     for point in series:
         if point.rate is not None and point.seconds is not None and point.samples and point.epochs:
-            trained = Figure.exactly(point.epochs * point.samples) / (point.rate * point.seconds)
+            pace_s = _at_recorded_pace(point, published)
+            is_short = pace_s is not None and _is_short(point.seconds, pace_s)
+            seconds = Figure.exactly(pace_s) if pace_s is not None and is_short else point.seconds
+            trained = Figure.exactly(point.epochs * point.samples) / (point.rate * seconds)
             shares.append((point, Figure(1 - trained.high, 1 - trained.low)))
     few = [(point, share) for point, share in shares if share.high < FEWEST - 1]
     if few:
@@ -206,15 +212,12 @@ def gain(series: Sequence[Point], published: Published) -> Iterable[AuditFinding
 def extrapolated(series: Sequence[Point], published: Published) -> Iterable[AuditFinding]:
     """A time for all epochs was measured over all epochs, and not over the gaps between the first and the last one."""
     for point in series:
-        curve = published.curve(point)
-        if curve is None or point.seconds is None or point.epochs is None or len(curve.epochs) < 2:
+        curve, whole_s = published.curve(point), _at_recorded_pace(point, published)
+        if curve is None or point.seconds is None or point.epochs is None or whole_s is None:
             continue
         first, last = curve.epochs[0], curve.epochs[-1]
         span_s, gaps = last.end_s - first.end_s, last.number - first.number
-        if span_s <= 0 or gaps <= 0:
-            continue
-        whole_s = span_s / gaps * point.epochs
-        is_short = point.seconds.high < whole_s * (1 - SHORT)
+        is_short = _is_short(point.seconds, whole_s)
         if is_short or last.number < point.epochs:
             yield _finding(
                 "extrapolated",
@@ -252,6 +255,21 @@ CHECKS: tuple[Checker, ...] = (
     *(accuracy, product, gain, extrapolated, first_epoch),
 )
 """All checks, in the order of their findings."""
+
+
+def _at_recorded_pace(point: Point, published: Published) -> float | None:
+    """Seconds of all its epochs at the pace between the ends of the first and the last one recorded."""
+    curve = published.curve(point)
+    if curve is None or point.epochs is None or len(curve.epochs) < 2:
+        return None
+    first, last = curve.epochs[0], curve.epochs[-1]
+    span_s, gaps = last.end_s - first.end_s, last.number - first.number
+    return span_s / gaps * point.epochs if span_s > 0 and gaps > 0 else None
+
+
+def _is_short(stated: Figure, pace_s: float) -> bool:
+    """Whether a total time is shorter than the recorded epochs allow."""
+    return stated.high < pace_s * (1 - SHORT)
 
 
 def _with_base(series: Sequence[Point], published: Published) -> Iterator[tuple[Point, Point]]:

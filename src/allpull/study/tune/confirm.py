@@ -14,7 +14,8 @@ from allpull.analyse.effect import Measured as OneRun
 from allpull.analyse.effect import effect
 from allpull.schema.results import Interval
 from allpull.schema.studied import Parameters
-from allpull.schema.tuned import Confirmation
+from allpull.schema.tuned import Confirmation, Trial
+from allpull.study.tune.budget import UNLIMITED, Spent, taken
 from allpull.study.tune.objective import Evaluate, Goal, Measured
 
 CONFIDENCE = 0.95
@@ -26,7 +27,7 @@ def confirm(evaluate: Evaluate, goal: Goal, start: Parameters, best: Parameters,
     sides: dict[bool, list[Measured]] = {False: [], True: []}
     for is_best in alternation(repeats):
         repeat = FRESH + len(sides[is_best])
-        sides[is_best].append(evaluate.run(best if is_best else start, repeat, lambda _: None))
+        sides[is_best].append(evaluate.run(best if is_best else start, repeat, lambda _: None, UNLIMITED))
     runs = [*sides[False], *sides[True]]
     return Confirmation(
         start=[_value(one) for one in sides[False]],
@@ -37,6 +38,17 @@ def confirm(evaluate: Evaluate, goal: Goal, start: Parameters, best: Parameters,
         seconds=sum(one.seconds for one in runs),
         rank_s=sum(one.rank_s for one in runs),
     )
+
+
+def missing_pairs(evaluate: Evaluate, start: Trial, best: Trial, repeats: int) -> list[Spent]:
+    """What each pair of runs still costs, as long as in the search; nothing where a killed tuning completed it."""
+    return [
+        sum(
+            (taken(one) for one in (start, best) if not evaluate.is_completed(one.parameters, FRESH + pair)),
+            Spent(),
+        )
+        for pair in range(repeats)
+    ]
 
 
 def alternation(repeats: int) -> list[bool]:

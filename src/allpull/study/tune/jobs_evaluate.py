@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
-from collections.abc import Mapping, Sequence
-from datetime import datetime
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from allpull.analyse.aligned import AlignedRun
@@ -18,12 +18,13 @@ from allpull.rundir.run_record import read_record
 from allpull.schema.run import RunRecord
 from allpull.schema.studied import Attempt, Parameters
 from allpull.schema.tuned import BottleneckKind, TrialState
-from allpull.study.directory import RUNS
+from allpull.study.directory import RUNS, run_seconds
 from allpull.study.file import Matrix, StudyFile
 from allpull.study.length import Enough
 from allpull.study.point_run import Deadline, StudyPlace, run_point
 from allpull.study.points import Point, points_of
 from allpull.study.tune.bottleneck import bottlenecks
+from allpull.study.tune.budget import Spent
 from allpull.study.tune.live_value import live_value
 from allpull.study.tune.objective import Goal, Hopeless, Measured
 from allpull.study.tune.run_value import Value, run_value
@@ -36,29 +37,36 @@ class JobsEvaluate:
     def __init__(self, study: StudyFile, goal: Goal, place: StudyPlace, *, fixed: Parameters) -> None:
         self._study, self._goal, self._place, self._fixed = study, goal, place, fixed
 
-    def run(self, parameters: Parameters, repeat: int, hopeless: Hopeless) -> Measured:
-        """Run one configuration, or find the run that a killed tuning has completed."""
+    def run(self, parameters: Parameters, repeat: int, hopeless: Hopeless, within: Spent) -> Measured:
+        """Run one configuration for no longer than ``within``, or find the run that a killed tuning has completed."""
         try:
             point = point_of(self._study, {**self._fixed, **parameters})
         except AllpullError as error:
             return Measured(state="failed", value=None, seconds=0.0, rank_s=0.0, run=None, reason=error.message)
         known = self._completed(point, repeat)
         if known is not None:
-            seconds = _seconds(known)
-            return self._measured(known.id, "completed", None, seconds=seconds, rank_s=seconds * point.job.ranks)
+            path, record = known
+            seconds = run_seconds(path, record)
+            return self._measured(path.name, "completed", None, seconds=seconds, rank_s=seconds * point.job.ranks)
         watch = _Watch(self._study, self._goal, hopeless)
-        timeout_s = self._study.settings.timeout_s
-        deadline = None
-        if timeout_s is not None:
-            late = f"it took longer than study.timeout = {show_time(timeout_s)}"
-            deadline = Deadline(seconds=timeout_s, state="timeout", reason=late)
-        attempt = run_point(point, repeat, self._place, deadline=deadline, look=watch.look)
+        attempt = run_point(
+            point, repeat, self._place, deadline=self._deadline(within, point.job.ranks), look=watch.look
+        )
         state, reason = watch.outcome(attempt)
         return self._measured(attempt.run, state, reason, seconds=attempt.seconds, rank_s=attempt.rank_s)
 
     def is_completed(self, parameters: Parameters, repeat: int) -> bool:
         """Whether this run of a configuration is there already."""
         return self._completed(point_of(self._study, {**self._fixed, **parameters}), repeat) is not None
+
+    def unlisted(self, runs: Collection[str]) -> Spent:
+        """What the runs took that are here and not among ``runs``: a tuning that was killed left them."""
+        spent = Spent()
+        for path, record in self._records():
+            if f"{RUNS}/{path.name}" not in runs:
+                seconds = run_seconds(path, record)
+                spent += Spent(seconds=seconds, rank_s=seconds * record.ranks)
+        return spent
 
     def bottlenecks(self, run: str) -> Sequence[BottleneckKind]:
         """The bottlenecks of a run by `explain`; empty where it cannot be read."""
@@ -95,17 +103,38 @@ class JobsEvaluate:
         whole_epochs = not self._study.settings.steps
         return run_value(self._goal, metrics(aligned), aligned.data.events, whole_epochs=whole_epochs)
 
-    def _completed(self, point: Point, repeat: int) -> RunRecord | None:
-        """The record of this repeat of ``point`` if it completed."""
+    def _deadline(self, within: Spent, ranks: int) -> Deadline | None:
+        """What ends a run that takes too long: the limit of each run, or the budget."""
+        timeout_s, left_s = self._study.settings.timeout_s, min(within.seconds, within.rank_s / ranks)
+        deadlines = []
+        if timeout_s is not None:
+            late = f"it took longer than study.timeout = {show_time(timeout_s)}"
+            deadlines.append(Deadline(seconds=timeout_s, state="timeout", reason=late))
+        if left_s < math.inf:
+            late = f"it took longer than the {show_time(left_s)} that the budget had left for it"
+            deadlines.append(Deadline(seconds=left_s, state="timeout", reason=late))
+        return min(deadlines, key=lambda one: one.seconds, default=None)
+
+    def _completed(self, point: Point, repeat: int) -> tuple[Path, RunRecord] | None:
+        """This repeat of ``point`` if it completed, and its record."""
+        return next(
+            (
+                (path, record)
+                for path, record in self._records()
+                if record.point == f"{point.id}/{repeat}" and record.status == "completed"
+            ),
+            None,
+        )
+
+    def _records(self) -> Iterator[tuple[Path, RunRecord]]:
+        """Every run of the tuning, and its record."""
         folder = self._place.directory / RUNS
         for path in sorted(folder.iterdir()) if folder.is_dir() else ():
             try:
                 record = read_record(path)
             except RunDirError:
-                continue
-            if record.point == f"{point.id}/{repeat}" and record.status == "completed":
-                return record
-        return None
+                continue  # killed before it wrote its record: there is nothing in it
+            yield path, record
 
 
 class _Watch:
@@ -152,11 +181,3 @@ def point_of(study: StudyFile, parameters: Parameters) -> Point:
     axes: Mapping[str, Sequence[object]] = {name: [value] for name, value in parameters.items()}
     only = dataclasses.replace(study, matrix=Matrix(axes=axes), includes=())
     return points_of(only)[0]
-
-
-def _seconds(record: RunRecord) -> float:
-    """Wall time of a run that has ended, by its record."""
-    if record.ended_utc is None:
-        return 0.0
-    begin, end = (datetime.fromisoformat(text) for text in (record.created_utc, record.ended_utc))
-    return (end - begin).total_seconds()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from allpull.schema.results import Interval
 from allpull.schema.studied import Parameters
 from allpull.schema.tuned import BottleneckKind, Objective, TrialState
+from allpull.study.tune.budget import Spent
 from allpull.units import show_count
 
 CLEARLY = 1.1  # times worse than the worst that the best may be: runs vary by more than an interval within one shows
@@ -62,8 +63,16 @@ Hopeless = Callable[[Interval], str | None]
 class Evaluate(Protocol):
     """What measures configurations: jobs, or a table in tests."""
 
-    def run(self, parameters: Parameters, repeat: int, hopeless: Hopeless) -> Measured:
-        """Run one configuration; ``repeat`` tells its runs apart."""
+    def run(self, parameters: Parameters, repeat: int, hopeless: Hopeless, within: Spent) -> Measured:
+        """Run one configuration, for no longer than ``within``; ``repeat`` tells its runs apart."""
+        ...
+
+    def is_completed(self, parameters: Parameters, repeat: int) -> bool:
+        """Whether this run of a configuration is there already, from a tuning that was killed."""
+        ...
+
+    def unlisted(self, runs: Collection[str]) -> Spent:
+        """What the runs took that are there and not among ``runs``: a tuning that was killed left them."""
         ...
 
     def bottlenecks(self, run: str) -> Sequence[BottleneckKind]:

@@ -12,39 +12,12 @@ from typing import Any
 from allpull.errors import MissingPart
 from allpull.schema.studied import Parameters, Value
 from allpull.schema.tuned import BottleneckKind, Ended, Proposer, Trial
+from allpull.study.tune.budget import Budget, Spent, taken
 from allpull.study.tune.line_search import next_level
 from allpull.study.tune.objective import Evaluate, Goal, Measured, hopeless
 from allpull.study.tune.space import FALLING, Dimension, configurations, start_of
 
 MAX_DRAWS = 20  # of the sampler for a configuration that was not measured yet; then any such one is drawn
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Budget:
-    """Limits; None: none. Time and rank-seconds are left for ``reserved_runs``, those of the confirmation."""
-
-    seconds: float | None = None
-    trials: int | None = None
-    rank_s: float | None = None
-    reserved_runs: int = 0
-
-    def exceeded(self, trials: Sequence[Trial]) -> Ended | None:
-        """What would be exceeded by one more trial as long as the mean of those that completed; None: nothing."""
-        if self.trials is not None and len(trials) >= self.trials:
-            return "trials"
-        whole = [trial for trial in trials if trial.state == "completed"] or list(trials)
-        if not whole:
-            return None
-        runs = 1 + self.reserved_runs
-        if self.seconds is not None:
-            mean_s = sum(trial.seconds for trial in whole) / len(whole)
-            if sum(trial.seconds for trial in trials) + runs * mean_s > self.seconds:
-                return "time"
-        if self.rank_s is not None:
-            mean_s = sum(trial.rank_s for trial in whole) / len(whole)
-            if sum(trial.rank_s for trial in trials) + runs * mean_s > self.rank_s:
-                return "rank-hours"
-        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +36,10 @@ class Search:
         self, space: Sequence[Dimension], goal: Goal, evaluate: Evaluate, *, trials: Sequence[Trial] = (), seed: int = 0
     ) -> None:
         self.trials = list(trials)
-        self.space, self.goal, self._evaluate = tuple(space), goal, evaluate
+        self.space, self.goal, self.evaluate = tuple(space), goal, evaluate
         self._kinds: dict[str, list[BottleneckKind]] = {}
-        self._random = random.Random(seed + len(self.trials))  # noqa: S311  not for secrets
-        self._sampler = _Sampler(self.space, goal, seed + len(self.trials))
+        self._seed = seed
+        self._sampler = _Sampler(self.space, goal)
         for trial in self.trials:
             self._sampler.add(trial)
 
@@ -75,21 +48,28 @@ class Search:
         """The best trial that completed."""
         return min((trial for trial in self.trials if trial.state == "completed"), key=self._cost, default=None)
 
+    @property
+    def spent(self) -> Spent:
+        """What all trials took, and the runs that a search left behind which was killed."""
+        runs = {trial.run for trial in self.trials if trial.run is not None}
+        return sum(map(taken, self.trials), self.evaluate.unlisted(runs))
+
     def run(self, budget: Budget, on_trial: Callable[[Trial], object]) -> Ended:
         """Measure configurations until ``budget`` or the space is spent; what ended it, as in `TuneResult.ended`."""
         while True:
             if self.trials and self.best is None and self.trials[0].state != "completed":
                 return "start failed"
-            if (limit := budget.exceeded(self.trials)) is not None:
+            best, spent = self.best, self.spent
+            if (limit := budget.exceeded(self.trials, best, spent)) is not None:
                 return limit
             proposal = self.propose()
             if proposal is None:
                 return "space"
-            best = self.best
-            measured = self._evaluate.run(
+            measured = self.evaluate.run(
                 proposal.parameters,
                 len(self.trials),
                 hopeless(self.goal, None if best is None else best.value),
+                budget.left(self.trials, best, spent),
             )
             trial = _trial(len(self.trials), proposal, measured)
             self.trials.append(trial)
@@ -97,7 +77,10 @@ class Search:
             on_trial(trial)
 
     def propose(self) -> Proposal | None:
-        """The next configuration; None where all were measured."""
+        """The next configuration; None where all were measured.
+
+        It follows from the trials and the seed alone: a search that was killed goes on with the same one.
+        """
         if not self.trials:
             return Proposal(parameters=start_of(self.space), by="start")
         size = configurations(self.space)
@@ -110,7 +93,7 @@ class Search:
         if trial.run is None:
             return []
         if trial.run not in self._kinds:
-            self._kinds[trial.run] = list(self._evaluate.bottlenecks(trial.run))
+            self._kinds[trial.run] = list(self.evaluate.bottlenecks(trial.run))
         return self._kinds[trial.run]
 
     def _along_the_bottleneck(self) -> Proposal | None:
@@ -146,12 +129,14 @@ class Search:
     def _by_optuna(self) -> Proposal | None:
         """A configuration that Optuna's sampler expects to be good, and that was not measured."""
         known = {_key(trial.parameters) for trial in self.trials}
+        seed = self._seed + len(self.trials)
+        self._sampler.seed(seed)
         for _ in range(MAX_DRAWS):
             parameters = self._sampler.draw()
             if _key(parameters) not in known:
                 return Proposal(parameters=parameters, by="optuna")
         free = [one for one in _grid(self.space) if _key(one) not in known]
-        return Proposal(parameters=self._random.choice(free), by="optuna") if free else None
+        return Proposal(parameters=random.Random(seed).choice(free), by="optuna") if free else None  # noqa: S311  not for secrets
 
     def _cost(self, trial: Trial) -> float:
         return math.inf if trial.value is None else self.goal.cost(trial.value.value)
@@ -160,12 +145,16 @@ class Search:
 class _Sampler:
     """Optuna's tree-structured Parzen estimator over the space, which it sees as indices of lists, and as ranges."""
 
-    def __init__(self, space: Sequence[Dimension], goal: Goal, seed: int) -> None:
+    def __init__(self, space: Sequence[Dimension], goal: Goal) -> None:
         self._optuna = optuna_or_hint()
         self._space, self._goal = space, goal
-        sampler = self._optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=5)
-        self._study = self._optuna.create_study(sampler=sampler, direction="minimize")
+        self._study = self._optuna.create_study(direction="minimize")
+        self.seed(0)
         self._distributions = {one.name: self._distribution(one) for one in space}
+
+    def seed(self, seed: int) -> None:
+        """Begin the sampler's random numbers anew."""
+        self._study.sampler = self._optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=5)
 
     def add(self, trial: Trial) -> None:
         """Let the sampler know of ``trial``; one that failed counts as the worst."""

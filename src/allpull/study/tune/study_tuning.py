@@ -13,7 +13,7 @@ from allpull.rundir import safe_open
 from allpull.rundir.write import private_folder, whole_file, whole_json
 from allpull.schema.studied import Parameters
 from allpull.schema.tuned import Trial, TuneResult
-from allpull.study.directory import directory_of, locked
+from allpull.study.directory import directory_of, kept, locked
 from allpull.study.file import Matrix, StudyFile, load_study
 from allpull.study.overlay import changes
 from allpull.study.point_jobs import point_job
@@ -175,7 +175,7 @@ def _open(study: StudyFile, directory: Path) -> None:
     """
     known = directory / STUDY_TOML
     if known.is_file():
-        differing = changes(_comparable(load_study(str(known)).plain), _comparable(study.plain))
+        differing = changes(_comparable(load_study(str(known)).plain), _comparable(kept(study)))
         if differing:
             lines = [f"{one.what}: {one.full} there, {one.here} here" for one in differing]
             raise BadInput(
@@ -185,7 +185,7 @@ def _open(study: StudyFile, directory: Path) -> None:
     private_folder(str(directory.parent))
     private_folder(str(directory))
     private_folder(str(directory / "runs"))
-    whole_file(str(known), toml_text(study.plain))
+    whole_file(str(known), toml_text(kept(study)))
 
 
 def _comparable(plain: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from allpull.errors import RunDirError
+from allpull.rundir import safe_open
 from allpull.rundir.safe_open import shown_path
+from allpull.rundir.write import no_follow
 from allpull.schema.tuned import Trial
 
 FILE = "trials.jsonl"
+MAX_BYTES = 64 << 20
 
 
 def read_trials(directory: Path) -> list[Trial]:
     """The trials in ``directory``, in the order in which they were run; a last line cut by a kill is left out.
 
     Raises:
-        RunDirError: a line before the last cannot be read.
+        RunDirError: a line before the last cannot be read, or the file is none of the directory.
     """
     path = directory / FILE
-    if not path.exists():
+    if not os.path.lexists(path):
         return []
-    lines = path.read_text(encoding="utf-8").split("\n")
+    log = safe_open.read_whole(safe_open.checked_directory(directory), FILE, MAX_BYTES)
+    lines = log.decode("utf-8", "replace").split("\n")
     trials = []
     for number, line in enumerate(lines[:-1], start=1):  # the last ends in no line break: empty, or cut
         try:
@@ -36,11 +41,7 @@ def read_trials(directory: Path) -> list[Trial]:
 
 def append_trial(directory: Path, trial: Trial) -> None:
     """Add ``trial``; a line that an earlier kill cut is removed first."""
-    path = directory / FILE
-    if path.exists():
-        content = path.read_bytes()
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:
-            path.write_bytes(whole)
-    with path.open("a", encoding="utf-8") as file:
-        file.write(trial.model_dump_json(exclude_none=True) + "\n")
+    with open(directory / FILE, "a+b", opener=no_follow) as file:
+        file.seek(0)
+        file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(trial.model_dump_json(exclude_none=True).encode() + b"\n")

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from allpull.schema.base import tag
 from allpull.schema.studied import Parameters
 from allpull.schema.tuned import Confirmation, Ended, Trial, TunedParameter, TuneResult
-from allpull.study.tune.confirm import confirm
+from allpull.study.tune.budget import Budget, Spent, taken
+from allpull.study.tune.confirm import confirm, missing_pairs
 from allpull.study.tune.objective import Evaluate
-from allpull.study.tune.search import Budget, Search
+from allpull.study.tune.search import Search
 from allpull.study.tune.settings import TuneSettings
 from allpull.study.tune.space import Dimension, configurations, start_of
 from allpull.study.tune.trial_log import append_trial, read_trials
-from allpull.units import counted, percent
+from allpull.units import counted, percent, show_time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,24 +52,37 @@ def tune(
         append_trial(subject.directory, trial)
         on_trial(trial, search.best)
 
-    budget = Budget(
-        seconds=settings.seconds, trials=settings.trials, rank_s=settings.rank_s, reserved_runs=2 * settings.confirm
-    )
+    budget = Budget(seconds=settings.seconds, trials=settings.trials, rank_s=settings.rank_s, confirm=settings.confirm)
     end = search.run(budget, ended)
-    best, start, confirmation = search.best, start_of(space), None
-    if best is not None and best.parameters != start and settings.confirm:
-        confirmation = confirm(evaluate, settings.goal, start, best.parameters, settings.confirm)
-    return _result(subject, search, end, confirmation)
+    confirmation = _confirmed(search, budget)
+    return _result(subject, search, end, confirmation, wanted=settings.confirm)
 
 
-def _result(subject: Subject, search: Search, end: Ended, confirmation: Confirmation | None) -> TuneResult:
-    """The result of a search that ended with ``end``."""
+def _confirmed(search: Search, budget: Budget) -> Confirmation | None:
+    """As many fresh runs of start and best as ``budget`` wants and has room for; None: nothing is to be confirmed."""
+    best, start = search.best, start_of(search.space)
+    if best is None or best.parameters == start:
+        return None
+    missing = missing_pairs(search.evaluate, search.trials[0], best, budget.confirm)
+    pairs = budget.pairs(missing, search.spent)
+    return confirm(search.evaluate, search.goal, start, best.parameters, pairs) if pairs else None
+
+
+def _result(
+    subject: Subject, search: Search, end: Ended, confirmation: Confirmation | None, *, wanted: int
+) -> TuneResult:
+    """The result of a search that ended with ``end``; ``wanted`` runs of each side were to confirm it."""
     goal, best, space = search.goal, search.best, search.space
     first = search.trials[0] if search.trials else None
     in_search = None
     if best is not None and best.value is not None and first is not None and first.value is not None:
         in_search = goal.gain(first.value.value, best.value.value)
     kinds = search.kinds_of(first) if first is not None else []
+    interrupted = search.evaluate.unlisted(
+        {*(trial.run for trial in search.trials if trial.run), *(_runs(confirmation) if confirmation else ())}
+    )
+    total = sum(map(taken, search.trials), interrupted)
+    total += Spent(seconds=confirmation.seconds, rank_s=confirmation.rank_s) if confirmation else Spent()
     return TuneResult(
         schema=tag("tune"),
         name=subject.name,
@@ -85,13 +99,20 @@ def _result(subject: Subject, search: Search, end: Ended, confirmation: Confirma
         best=None if best is None else best.parameters,
         gain_in_search=in_search,
         confirmation=confirmation,
-        seconds=sum(trial.seconds for trial in search.trials) + (confirmation.seconds if confirmation else 0.0),
-        rank_s=sum(trial.rank_s for trial in search.trials) + (confirmation.rank_s if confirmation else 0.0),
+        seconds=total.seconds,
+        rank_s=total.rank_s,
         ended=end,
         best_toml=None if best is None else subject.toml(best.parameters),
         command=None if best is None else subject.command(best.parameters),
-        notes=_notes(search, confirmation),
+        notes=[
+            *_notes(search, confirmation),
+            *_notes_on_budget(search, confirmation, wanted=wanted, interrupted_s=interrupted.seconds),
+        ],
     )
+
+
+def _runs(confirmation: Confirmation) -> list[str]:
+    return [*confirmation.start_runs, *confirmation.best_runs]
 
 
 def _described(one: Dimension) -> TunedParameter:
@@ -135,3 +156,16 @@ def _notes(search: Search, confirmation: Confirmation | None) -> list[str]:
     if gain is None and confirmation is not None:
         notes.append("the confirmation has no gain: all runs of one side failed")
     return notes
+
+
+def _notes_on_budget(
+    search: Search, confirmation: Confirmation | None, *, wanted: int, interrupted_s: float
+) -> Iterator[str]:
+    """What the budget did not leave room for, and what interruptions took of it."""
+    made = 0 if confirmation is None else len(confirmation.start)
+    is_better = search.best is not None and search.best.parameters != start_of(search.space)
+    if is_better and made < wanted:
+        room = f"{made} of {counted(wanted, 'pair')}" if made else "none"
+        yield f"the budget had room for {room} of the fresh runs that confirm the gain: a larger one adds the others"
+    if interrupted_s:
+        yield f"{show_time(interrupted_s)} went into runs that were interrupted, and counts towards the budget"

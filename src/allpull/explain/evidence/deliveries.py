@@ -1,0 +1,118 @@
+"""Loaders at their limit: whoever trains faster waits longer, because batches come no sooner.
+
+Where workers make batches in the background, waiting for them means one of two things. Either they are too slow: they
+deliver at their own pace, and each ms that the rest of the step becomes shorter is waited for. Or to take a batch from
+them takes that time, however fast the rest of the step is. Recorded steps tell the two apart, since they vary: in the
+first case the wait is shorter by what the rest of a step is longer, a slope of −1, and in the second it does not
+depend on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from allpull.analyse.statistics import MIN_POINTS
+from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.start import Start
+from allpull.replay.engine import fetch_work_s, moments
+from allpull.replay.window import Bools, Deliveries, Window
+
+ALONE = 1  # process of a rank: itself, without workers
+LEAST = 0.04  # of a step: taking a batch from a queue, or making a small one, is no fault
+ALWAYS = 0.9  # of the steps: a loader that is waited for that often never gets ahead
+NEARER = -0.5  # the slope half-way between a loader at its limit and one that takes its time
+ERRORS = 2.0  # standard errors that a slope has to be away from it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Loading:
+    """``limits``: the deliveries if loaders are at their limit. ``certain``: they are; otherwise they may be."""
+
+    limits: Deliveries
+    certain: bool
+
+    @property
+    def everywhere(self) -> bool:
+        """Whether the loaders of all ranks are at their limit: who of them waits longest is a matter of phase."""
+        return self.certain and bool(self.limits.period_s.any(axis=0).all())
+
+
+def loading_of(window: Window, machine: Machine, first: Bools, start: Start) -> Loading | None:
+    """Whether loaders of ``window`` are at their limit; None: they are not, or nobody is known to load ahead.
+
+    ``first`` (steps,): the first batch of an epoch, which is waited for whatever the pace. Threads that read a pack
+    count as one worker: they make one batch after the other.
+    """
+    workers = max(int(start.packed), 0 if machine.started is None else machine.started - ALONE)
+    if workers < 1 or "input" not in window.work:
+        return None
+    limits = _deliveries(window, workers, window.odd | first)
+    if not limits.period_s.any():
+        return None
+    low, high = _slope(window, limits)
+    return None if low > NEARER else Loading(limits=limits, certain=high < NEARER)
+
+
+def limited(window: Window, loading: Loading | None) -> Window:
+    """``window`` in which nobody gets a batch sooner than it was made."""
+    return window if loading is None else replace(window, deliveries=loading.limits)
+
+
+def _deliveries(window: Window, workers: int, unusual: Bools) -> Deliveries:
+    """Those of the ranks that nearly always wait for a worker; periods of others, and of unusual steps, are 0."""
+    input_s = window.work["input"]
+    fetches = np.zeros(window.events, dtype=np.bool_)
+    delivered_s = np.zeros((window.steps.size, window.ranks))
+    work_s = sum(window.work.values(), start=np.zeros((window.events, window.ranks)))
+    fetching = np.flatnonzero(input_s.any(axis=1))
+    last = {int(window.step_of[event]): int(event) for event in fetching}
+    for event, stand_s, _, _ in moments(window):
+        step = int(window.step_of[event])
+        if last.get(step) == event:
+            fetches[event] = True
+            delivered_s[step] = stand_s - (work_s[event] - fetch_work_s(window, event))
+    period_s = delivered_s.copy()
+    period_s[workers:] -= delivered_s[:-workers]
+    known = _over(~unusual & np.isin(np.arange(window.steps.size), list(last)), workers)
+    waited = _waited_s(window, workers) > LEAST * period_s
+    behind = (waited & known[:, None]).sum(axis=0) >= ALWAYS * max(1, known.sum())
+    known[:workers] = ~unusual[:workers]
+    period_s[~known] = 0.0
+    period_s[:, ~behind] = 0.0
+    return Deliveries(workers=workers, period_s=period_s, fetches=fetches, input_s=input_s)
+
+
+def _over(usual: Bools, workers: int) -> Bools:
+    """The steps, (steps,), that are usual together with those back to the batch before of the same worker."""
+    known = usual.copy()
+    for back in range(1, workers + 1):
+        known[back:] = known[back:] & usual[:-back]
+        known[:back] = False
+    return known
+
+
+def _waited_s(window: Window, workers: int) -> Floats:
+    """How long ranks waited for the last ``workers`` batches, (steps, ranks)."""
+    total_s = np.cumsum(window.per_step("input"), axis=0)
+    waited_s = total_s.copy()
+    waited_s[workers:] -= total_s[:-workers]
+    return waited_s
+
+
+def _slope(window: Window, limits: Deliveries) -> tuple[float, float]:
+    """By how much a wait is longer where the rest of the steps is longer by 1 s, as an interval."""
+    rows, ranks = np.flatnonzero(limits.period_s.any(axis=1)), limits.period_s.any(axis=0)
+    rows = rows[rows >= limits.workers]
+    waited_s = _waited_s(window, limits.workers)[rows][:, ranks]
+    rest_s = limits.period_s[rows][:, ranks] - waited_s
+    waited_s, rest_s = (part - part.mean(axis=0) for part in (waited_s, rest_s))
+    draws = waited_s.size / limits.workers - ranks.sum() - 1  # sums over several steps overlap
+    spread = float((rest_s**2).sum())
+    if rows.size < MIN_POINTS or draws < 1 or not spread > 0:
+        return -np.inf, np.inf
+    slope = float((rest_s * waited_s).sum()) / spread
+    error = np.sqrt(float(((waited_s - slope * rest_s) ** 2).sum()) / draws / spread)
+    return slope - ERRORS * error, slope + ERRORS * error

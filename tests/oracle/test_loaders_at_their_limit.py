@@ -1,0 +1,100 @@
+"""Workers that make batches too slowly set the pace: what else becomes faster is waited for, and gains nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.oracle.conftest import Judge
+from tests.oracle.judged import assert_bound, assert_priced
+from tests.oracle.records import Link, Recording
+from tests.oracle.training import Device, Loader, Training, Wire, even, spread
+
+SLOW = Wire(latency_s=0.0002, bytes_per_s=0.8e9)  # 84 ms for the 64 MiB of a step
+
+
+def loaded(training: Training, workers: int, batch_s: float, *, jitter: float = 0.02, seed: int = 5) -> Training:
+    """``training`` whose batches take ``batch_s`` of one of ``workers`` workers."""
+    drawn = np.random.default_rng(seed).standard_normal(training.input.shape)
+    times = batch_s * np.clip(1.0 + jitter * drawn, 0.5, 2.0)
+    return dataclasses.replace(training, loader=Loader(workers=workers, batch_s=times))
+
+
+def of_processes(workers: int) -> Recording:
+    """A recording whose counters see the workers, and the connections that carry the gradients."""
+
+    def usage(_: int, __: float) -> dict[str, Any]:
+        return {"processes": 1 + workers}
+
+    links = {(0, 1): Link(sent_bytes=0.6e9, busy_share=0.6), (1, 0): Link(sent_bytes=0.6e9, busy_share=0.6)}
+    return Recording(usage=usage, links=links)
+
+
+def slow_network(**more: Any) -> Training:
+    """Two hosts whose network does not keep up with backward."""
+    return even(ranks=2, hosts=2, steps=60, wire=SLOW, jitter=0.02, buckets=spread(total=64 << 20, count=4), **more)
+
+
+@pytest.mark.parametrize(("workers", "device"), [(1, None), (2, None), (1, Device(issue_share=0.2))])
+def test_a_network_behind_slow_workers_costs_nothing(judge: Judge, workers: int, device: Device | None) -> None:
+    faulty = loaded(slow_network(device=device), workers, 0.250 * workers)
+    faster = dataclasses.replace(faulty, wire=Wire(latency_s=0.0, bytes_per_s=1e13))
+    judged = judge(faulty, faster, of_processes(workers))
+    assert judged.truth == pytest.approx(1.0, abs=0.01)
+    assert not [one for one in judged.priced if one.rule != "input-bound"], judged.said()
+    assert judged.explained.gains["transfer"] == pytest.approx(1.0, abs=0.02)
+    assert "batches come no sooner" in judged.notes()
+
+
+@pytest.mark.parametrize(("workers", "batch_s"), [(1, 0.250), (2, 0.500), (4, 1.000)])
+def test_faster_workers_gain_what_the_rest_of_the_step_allows(judge: Judge, workers: int, batch_s: float) -> None:
+    faulty = loaded(slow_network(), workers, batch_s)
+    judged = judge(faulty, dataclasses.replace(faulty, loader=None), of_processes(workers))
+    assert judged.truth > 1.5
+    assert_priced(judged.finding("input-bound", ranks=[]), judged.truth, tolerance=0.02)
+
+
+def test_a_rank_whose_worker_is_out_of_phase_is_not_blamed(judge: Judge) -> None:
+    """Two loaders of one speed: who waits longer is decided by when its first batch was ordered."""
+    faulty = loaded(slow_network(), 1, 0.250)
+    batch_s = faulty.loader.batch_s.copy()
+    batch_s[1, 0] += 0.060
+    shifted = dataclasses.replace(faulty, loader=Loader(workers=1, batch_s=batch_s))
+    mended = dataclasses.replace(shifted, loader=Loader(workers=1, batch_s=np.where([[False], [True]], 0.05, batch_s)))
+    judged = judge(shifted, mended, of_processes(1))
+    assert judged.truth == pytest.approx(1.0, abs=0.01)
+    assert [one.rule for one in judged.priced] == ["input-bound"], judged.said()
+
+
+def test_the_one_slow_loader_is_still_found(judge: Judge) -> None:
+    """The other rank's queue is full, so nothing limits it but the rank that is behind."""
+    faulty = loaded(even(ranks=2, hosts=2, steps=60, jitter=0.02), 1, 0.050)
+    batch_s = faulty.loader.batch_s.copy()
+    batch_s[1] += 0.100
+    slow = dataclasses.replace(faulty, loader=Loader(workers=1, batch_s=batch_s))
+    judged = judge(slow, faulty, of_processes(1))
+    assert judged.truth > 1.4
+    assert_priced(judged.finding("slow-loader-rank", ranks=[1]), judged.truth, tolerance=0.02)
+
+
+@pytest.mark.parametrize("device", [None, Device(issue_share=0.2)])
+def test_a_fetch_that_takes_its_time_hides_nothing(judge: Judge, device: Device | None) -> None:
+    """Batches are ready, but taking one from the queue takes 30 ms each time: the network still costs what it costs."""
+    faulty = loaded(slow_network(input_s=0.030, device=device), 1, 0.020)
+    faster = dataclasses.replace(faulty, wire=Wire(latency_s=0.0, bytes_per_s=1e13))
+    judged = judge(faulty, faster, of_processes(1))
+    finding = judged.finding("network-bound")
+    assert judged.truth > 1.1
+    assert finding.gain.low <= judged.truth <= finding.gain.high * 1.02, judged.said()
+    assert "batches come no sooner" not in judged.notes()
+
+
+@pytest.mark.parametrize("workers", [4, 6])
+def test_where_steps_do_not_tell_the_price_is_a_bound(judge: Judge, workers: int) -> None:
+    """Batches that vary far more than the rest of a step hide whether waits make up for it."""
+    faulty = loaded(slow_network(), workers, 0.250 * workers, jitter=0.1)
+    faster = dataclasses.replace(faulty, wire=Wire(latency_s=0.0, bytes_per_s=1e13))
+    judged = judge(faulty, faster, of_processes(workers))
+    assert_bound(judged.finding("network-bound"), judged.truth)
