@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from allpull.explain.evidence.deliveries import LEAST
 from allpull.schema.results import Interval
 from allpull.schema.studied import Parameters
 from allpull.schema.tuned import BottleneckKind
@@ -101,11 +102,12 @@ class Row:
 
     @property
     def kinds(self) -> list[BottleneckKind]:
-        """Its bottlenecks, by the shares of the program's own times."""
+        """Its bottlenecks, by the shares of the program's own times: loaders that are waited for set the pace."""
         step_s, wait_s = statistics.fmean(self.steps_s), statistics.fmean(self.waits_s)
+        exposed_s = 0.0 if wait_s > LEAST * step_s else step_s - wait_s - WORK_S
         shares: dict[BottleneckKind, float] = {
             "input": wait_s / step_s,
-            "network": (step_s - wait_s - WORK_S) / step_s,
+            "network": exposed_s / step_s,
             "compute": RECOVERABLE * WORK_S / step_s,
         }
         return sorted(shares, key=lambda kind: -shares[kind])

@@ -17,6 +17,7 @@ from allpull.study.tune.line_search import next_level
 from allpull.study.tune.objective import Evaluate, Goal, Measured, hopeless
 from allpull.study.tune.space import FALLING, Dimension, configurations, start_of
 
+TIED = 1.02  # times the cost of the best: as good, as far as a run or two can tell
 MAX_DRAWS = 20  # of the sampler for a configuration that was not measured yet; then any such one is drawn
 
 
@@ -97,31 +98,49 @@ class Search:
         return self._kinds[trial.run]
 
     def _along_the_bottleneck(self) -> Proposal | None:
-        """The next level of the first parameter, of those that relieve the bottleneck of the best first, that has one.
+        """What relieves the largest bottleneck of the best, or of one as good that has another; then all else.
 
-        None: no neighbour of the best along any parameter can be better.
+        Where two things limit a run alike, relieving one of them gains nothing, and shows the other: the search goes on
+        from there. None: no neighbour of the best along any parameter can be better.
         """
         best = self.best
         if best is None:
             return None
-        kinds = self.kinds_of(best)
-        costs = {_key(trial.parameters): self._cost(trial) for trial in self.trials}
+        tied = [one for one in self.trials if one.state == "completed" and self._cost(one) <= TIED * self._cost(best)]
+        seen: set[BottleneckKind] = set()
+        for trial in sorted(tied, key=self._cost):
+            largest = self.kinds_of(trial)[:1]
+            proposal = None if seen.issuperset(largest) else self._neighbour(trial, largest)
+            seen.update(largest)
+            if proposal is not None:
+                return proposal
+        return self._neighbour(best, self.kinds_of(best), others=True)
+
+    def _neighbour(self, trial: Trial, kinds: Sequence[BottleneckKind], *, others: bool = False) -> Proposal | None:
+        """The next level of the first parameter that has one, of those that relieve ``kinds``, the first one first.
+
+        ``others``: parameters that relieve none of them come last.
+        """
+        costs = {_key(one.parameters): self._cost(one) for one in self.trials}
         upwards = None  # more of what the machine is short of: only where nothing else is left
         for one in sorted(self.space, key=lambda one: _rank(one, kinds)):
-            levels = one.levels if best.parameters[one.name] in one.levels else _with(one, best.parameters[one.name])
+            relieved = next((kind for kind in kinds if kind in one.affects), None)
+            if relieved is None and not others:
+                continue
+            now = trial.parameters[one.name]
+            levels = one.levels if now in one.levels else _with(one, now)
             measured = {
                 index: cost
                 for index, level in enumerate(levels)
-                if (cost := costs.get(_key({**best.parameters, one.name: level}))) is not None
+                if (cost := costs.get(_key({**trial.parameters, one.name: level}))) is not None
             }
-            relieved = next((kind for kind in kinds if kind in one.affects), None)
             index = next_level(measured, len(levels), ordered=one.ordered, rising=relieved not in FALLING)
             if index is None:
                 continue
             proposal = Proposal(
-                parameters={**best.parameters, one.name: levels[index]}, by="bottleneck", bottleneck=relieved
+                parameters={**trial.parameters, one.name: levels[index]}, by="bottleneck", bottleneck=relieved
             )
-            if relieved not in FALLING or not one.ordered or index < levels.index(best.parameters[one.name]):
+            if relieved not in FALLING or not one.ordered or index < levels.index(now):
                 return proposal
             upwards = upwards or proposal
         return upwards
