@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def next_level(costs: Mapping[int, float], levels: int, *, ordered: bool, rising: bool = True) -> int | None:
+def next_level(
+    costs: Mapping[int, float], levels: int, *, ordered: bool, rising: bool = True, narrows: bool = True
+) -> int | None:
     """The index of the next level to measure; None: neither neighbour of the best can be better.
 
     Args:
@@ -13,6 +15,7 @@ def next_level(costs: Mapping[int, float], levels: int, *, ordered: bool, rising
         levels: how many there are.
         ordered: neighbours are alike, so that a cost that rises twice need not be followed further.
         rising: look at larger indices first.
+        narrows: also between measured levels; False: only beyond them.
 
     Where the costs of ordered levels have one minimum, it is found in O(log levels) measurements.
 
@@ -28,7 +31,10 @@ def next_level(costs: Mapping[int, float], levels: int, *, ordered: bool, rising
     best = min(costs, key=lambda index: (costs[index], index))
     below = max((index for index in costs if index < best), default=None)
     above = min((index for index in costs if index > best), default=None)
-    ways = (_up(best, below, above, levels), _down(best, below, above))
+    ways = (
+        _up(best, below, above, levels) if narrows or above is None else None,
+        _down(best, below, above) if narrows or below is None else None,
+    )
     return next((index for index in (ways if rising else ways[::-1]) if index is not None), None)
 
 

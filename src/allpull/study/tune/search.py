@@ -101,25 +101,30 @@ class Search:
         """What relieves the largest bottleneck of the best, or of one as good that has another; then all else.
 
         Where two things limit a run alike, relieving one of them gains nothing, and shows the other: the search goes on
-        from there. None: no neighbour of the best along any parameter can be better.
+        from there. Values between those measured come after all beyond them: they gain least. None: no neighbour of the
+        best along any parameter can be better.
         """
         best = self.best
         if best is None:
             return None
         tied = [one for one in self.trials if one.state == "completed" and self._cost(one) <= TIED * self._cost(best)]
-        seen: set[BottleneckKind] = set()
+        bases: dict[BottleneckKind, Trial] = {}  # the best that each bottleneck limits
         for trial in sorted(tied, key=self._cost):
-            largest = self.kinds_of(trial)[:1]
-            proposal = None if seen.issuperset(largest) else self._neighbour(trial, largest)
-            seen.update(largest)
-            if proposal is not None:
-                return proposal
+            for kind in self.kinds_of(trial)[:1]:
+                bases.setdefault(kind, trial)
+        for narrows in (False, True):
+            for kind, trial in bases.items():
+                proposal = self._neighbour(trial, [kind], narrows=narrows)
+                if proposal is not None:
+                    return proposal
         return self._neighbour(best, self.kinds_of(best), others=True)
 
-    def _neighbour(self, trial: Trial, kinds: Sequence[BottleneckKind], *, others: bool = False) -> Proposal | None:
+    def _neighbour(
+        self, trial: Trial, kinds: Sequence[BottleneckKind], *, narrows: bool = True, others: bool = False
+    ) -> Proposal | None:
         """The next level of the first parameter that has one, of those that relieve ``kinds``, the first one first.
 
-        ``others``: parameters that relieve none of them come last.
+        ``narrows``: as in ``next_level``. ``others``: parameters that relieve none of them come last.
         """
         costs = {_key(one.parameters): self._cost(one) for one in self.trials}
         upwards = None  # more of what the machine is short of: only where nothing else is left
@@ -134,7 +139,8 @@ class Search:
                 for index, level in enumerate(levels)
                 if (cost := costs.get(_key({**trial.parameters, one.name: level}))) is not None
             }
-            index = next_level(measured, len(levels), ordered=one.ordered, rising=relieved not in FALLING)
+            rising = relieved not in FALLING
+            index = next_level(measured, len(levels), ordered=one.ordered, rising=rising, narrows=narrows)
             if index is None:
                 continue
             proposal = Proposal(
