@@ -14,6 +14,7 @@ import pytest
 from allpull.observe.hooks.inference.deferred import MOST_NOTES
 from allpull.observe.hooks.inference.marks_listener import MarksListener
 from allpull.observe.hooks.inference.step_inference import StepInference
+from allpull.observe.hooks.torch.optimizers import watch_scalers
 from allpull.observe.identity import Identity
 from allpull.observe.recording.recorder import Recorder
 from allpull.observe.recording.step_line import CHECKPOINT, COLLECTIVE, INPUT
@@ -270,3 +271,33 @@ def test_a_metric_of_another_thread_is_of_the_step_that_runs(tmp_path: Path, mon
     assert program.calls.deferred.is_on
     _, events = program.lines()
     assert [event["step"] for event in events if event.get("name") == "loss"] == [30]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("enabled", [False, True])
+def test_a_scaler_that_is_off_leaves_calls_noted(
+    enabled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scalers = pytest.importorskip("torch.amp.grad_scaler")
+    monkeypatch.setattr(scalers.GradScaler, "step", lambda _, optimizer: optimizer.step())
+    program, rng = Program(tmp_path, monkeypatch, defers=True), random.Random(0)
+    watch_scalers(program.calls)
+    scaler, calls = scalers.GradScaler("cpu", enabled=enabled), program.calls
+
+    def step() -> None:
+        calls.optimizer_begins(OPTIMIZER_ID)
+        program.after(rng)
+        calls.optimizer_ends(OPTIMIZER_ID)
+
+    for _ in range(20):
+        program.after(rng)
+        calls.fetched(calls.fetch_begins(1), [Tensor(16, 3)])
+        calls.leave(calls.forward_begins((Tensor(16, 3),), True))
+        calls.backward_ends(calls.backward_begins())
+        program.after(rng)
+        scaler.step(SimpleNamespace(step=step))
+        program.noted += calls.deferred.is_on
+    assert program.noted == (0 if enabled else 19)  # all but the first
+    steps, _ = program.lines()
+    assert len(steps) == 20
+    assert all(record["optimizer_ns"] > 0 for record in steps)

@@ -55,15 +55,20 @@ def _watch_dropping(inference: StepInference, base: Any) -> None:
 
 
 def watch_scalers(inference: StepInference) -> None:
-    """Count ``GradScaler.step`` as the optimizer's time, and detect the steps that it skips."""
+    """Count ``GradScaler.step`` as the optimizer's time, and detect the steps that it skips.
+
+    One that is switched off, as many programs have on CPUs, only calls an optimizer that is observed itself.
+    """
     from torch.amp import grad_scaler  # noqa: PLC0415  this runs after torch was imported
 
     step = grad_scaler.GradScaler.step
 
     @functools.wraps(step)
     def observed(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        recorder = inference.recorder
         before = inference.steps_taken
+        if before and not self.is_enabled():
+            return step(self, optimizer, *args, **kwargs)
+        recorder = inference.recorder
         depth = inference.enter(OPTIMIZER)
         try:
             return step(self, optimizer, *args, **kwargs)
