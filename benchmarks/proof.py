@@ -149,12 +149,6 @@ MEASUREMENTS = (
         about="random signals to train, run, pack and study, and damaged checkpoints (20 minutes; four hours with 100)",
     ),
     Measurement(
-        name="kill_pack",
-        script="kill_trials.py",
-        arguments=("--verbs", "pack", "--checkpoints", "0"),
-        about="100 random signals to packs (20 minutes)",
-    ),
-    Measurement(
         name="fuzz_importers",
         script="fuzz_importers.py",
         about="the importers under coverage-guided mutation (an hour; pip install atheris)",
