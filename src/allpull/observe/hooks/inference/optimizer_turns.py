@@ -13,17 +13,23 @@ class OptimizerTurns:
     def __init__(self) -> None:
         self.taken: Set[int] = set()
         self.in_groups = False
-        self._by_backward: Set[int] = set()  # those that stepped after a backward pass
+        self._by_backward: Set[int] = set()  # those that stepped after a backward pass, not around one
+        self._passes_before = 0
 
-    def goes_on(self, number: int, recorder: Recorder) -> bool:
+    def begins(self, number: int, recorder: Recorder) -> bool:
+        """Optimizer ``number`` steps; whether that begins another step of the program."""
+        self._passes_before = recorder.passes or 0
+        return recorder.is_cut and number in self.taken and not self._goes_on(number, recorder)
+
+    def _goes_on(self, number: int, recorder: Recorder) -> bool:
         """Whether optimizer ``number`` steps again for the same gradients, as in DeepSpeed's ZeRO."""
         return recorder.passes is None and number in self._by_backward
 
     def is_group_of_written_step(self, number: int, recorder: Recorder, *, saw_forward: bool) -> bool:
         """Whether ``number`` has just stepped for gradients of a step that is written already."""
-        if recorder.passes:
+        if self._passes_before:
             self._by_backward.add(number)
-        elif not (recorder.is_cut or saw_forward) and self.goes_on(number, recorder):
+        elif not (recorder.is_cut or saw_forward) and self._goes_on(number, recorder):
             self.in_groups = True  # the following steps end with the last group
             return True
         return False

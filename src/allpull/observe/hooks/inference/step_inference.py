@@ -293,7 +293,7 @@ class StepInference(Phases):
             recorder = self._recording or self.ready()
             if recorder is None:
                 return
-            if recorder.is_cut and number in self._turns.taken and not self._turns.goes_on(number, recorder):
+            if self._turns.begins(number, recorder):
                 self.end_step(recorder)
             depth = NOT_SEEN if recorder.paused else recorder.enter(OPTIMIZER)
             self.stepping.setdefault(number, depth)  # an earlier call may have raised, or its base class steps
