@@ -172,11 +172,12 @@ def _doubt(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
 
 def _behind_loaders(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
     """That ``one`` costs nothing because batches come no sooner, and what it would cost; None: that is not so."""
-    if one.without is None or facts.window.deliveries is None:
+    saved_s = priced.loss_s * facts.window.steps.size
+    if one.without is None or facts.window.deliveries is None or saved_s > ONCE * facts.step_s:
         return None
-    steps, freed = max(1, facts.window.steps.size), replace(facts.window, deliveries=None)
-    lost_s = (replay(freed).total_s - replay(one.without(freed)).total_s) / steps
-    if lost_s < max(MIN_SHARE * facts.step_s, _resolvable_s(one, facts)) or priced.loss_s * steps > ONCE * lost_s:
+    freed = replay(one.without(replace(facts.window, deliveries=None)))
+    lost_s = (facts.replayed.total_s - freed.total_s) / max(1, facts.window.steps.size)
+    if lost_s < max(MIN_SHARE * facts.step_s, _resolvable_s(one, facts)) or saved_s > ONCE * lost_s:
         return None
     with_faster = f"with faster loaders up to {show_time(lost_s)} per step"
     return _Doubt(note=f"{one.title}: it costs nothing now, because batches come no sooner; {with_faster}")

@@ -17,7 +17,7 @@ from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.start import Start
-from allpull.replay.engine import fetch_work_s, moments
+from allpull.replay.engine import fetch_work_s, moments, total_work_s
 from allpull.replay.window import Bools, Deliveries, Window
 
 ALONE = 1  # process of a rank: itself, without workers
@@ -56,9 +56,9 @@ def loading_of(window: Window, machine: Machine, first: Bools, start: Start) -> 
     return None if low > NEARER else Loading(limits=limits, certain=high < NEARER)
 
 
-def limited(window: Window, loading: Loading | None) -> Window:
+def limited(window: Window, loading: Loading) -> Window:
     """``window`` in which nobody gets a batch sooner than it was made."""
-    return window if loading is None else replace(window, deliveries=loading.limits)
+    return replace(window, deliveries=loading.limits)
 
 
 def _deliveries(window: Window, workers: int, unusual: Bools) -> Deliveries:
@@ -66,7 +66,7 @@ def _deliveries(window: Window, workers: int, unusual: Bools) -> Deliveries:
     input_s = window.work["input"]
     fetches = np.zeros(window.events, dtype=np.bool_)
     delivered_s = np.zeros((window.steps.size, window.ranks))
-    work_s = sum(window.work.values(), start=np.zeros((window.events, window.ranks)))
+    work_s = total_work_s(window)
     fetching = np.flatnonzero(input_s.any(axis=1))
     last = {int(window.step_of[event]): int(event) for event in fetching}
     for event, stand_s, _, _ in moments(window):

@@ -154,7 +154,8 @@ def gather(
     first = np.zeros(window.steps.size, dtype=np.bool_) if first is None else first
     start = start or Start()
     loading = loading_of(window, machine, first, start)
-    window = limited(window, loading) if loading is not None and loading.certain else window
+    if loading is not None and loading.certain:
+        window = limited(window, loading)
     return Facts(
         window=window,
         machine=machine,
