@@ -11,7 +11,7 @@ import os
 import secrets
 import time
 from contextlib import contextmanager, suppress
-from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 THINNING = 4  # each half of the remaining budget covers twice as many lines as all before it
 SCRATCH = ".tmp"
@@ -151,6 +151,17 @@ class Appender:
         self._lines.append(line)
         if now_ns is not None and now_ns - self._flushed_ns >= FLUSH_NS:
             self.flush(now_ns)
+
+    def add_all(self, lines: Sequence[str]) -> None:
+        """Append ``lines``, each as by ``add``; the caller flushes them."""
+        size = sum(map(len, lines)) + len(lines)
+        if self._descriptor is None or self._keep_one_in > 1 or self._bytes + size > self._thin_at:
+            for line in lines:
+                self.add(line, None)
+        else:
+            self._offered += len(lines)
+            self._bytes += size
+            self._lines += lines
 
     def flush(self, now_ns: Optional[int] = None) -> None:
         """Write the buffer to the operating system, in whole lines, so that a kill tears none."""

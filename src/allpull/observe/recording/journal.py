@@ -6,7 +6,7 @@ import json
 import os
 import time
 from contextlib import suppress
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ...rundir import layout
 from ...rundir.write import Appender, whole_json
@@ -61,10 +61,9 @@ class Journal:
         """Whether steps still reach the disk."""
         return self._steps.is_open
 
-    def steps(self, lines: Iterable[str], now_ns: int) -> None:
+    def steps(self, lines: Sequence[str], now_ns: int) -> None:
         """Write the lines of steps to disk; about once per minute also a pair of clocks."""
-        for line in lines:
-            self._steps.add(line, None)
+        self._steps.add_all(lines)
         self._steps.flush(now_ns)
         self._events.flush(now_ns)  # a process that is killed, or ends by os._exit, flushes nothing
         if now_ns >= self._next_clock_ns:

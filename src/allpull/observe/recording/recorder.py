@@ -88,12 +88,12 @@ class Recorder:
         self.tags: List[str] = []
         self.collectives: List[Collective] = []
         self._names: List[str] = [*KNOWN, "collective"]
-        self._spent: List[int] = [0] * len(self._names)  # ns, by place
+        self.spent: List[int] = [0] * len(self._names)  # ns, by place
         self._lines = StepLines(self._names)
         self._spans: Dict[str, Span] = {name: Span(self, place) for place, name in enumerate(KNOWN)}
         self.stack: List[int] = []  # the open phases, nested
-        self.turned_ns = self.begin_ns = self._backward_begin_ns = self._opaque_begin_ns = 0
-        self._phases = 0  # of this step
+        self.turned_ns = self.begin_ns = self.backward_begin_ns = self._opaque_begin_ns = 0
+        self.phases = 0  # of this step
         self._ended = EndedStep()
         self.is_cut = False  # whether ``_ended`` is a step that is not written yet
         self.paused = False  # whether steps are only counted
@@ -112,9 +112,9 @@ class Recorder:
             clock_ns=clock_ns,
             realtime_ns=realtime_ns,
         )
-        self._lines.cost = Cost(self._pair, clock_ns)
+        self._lines.cost = Cost(lambda: self.leave_until(self.enter(0)), clock_ns)
         self.begin_here()
-        self.begin_ns = self._phases = 0
+        self.begin_ns = self.phases = 0
 
     def phase(self, name: str) -> ContextManager[None]:
         """The span of phase ``name``; spans nest, and each moment belongs to the innermost."""
@@ -129,7 +129,7 @@ class Recorder:
             if len(self._names) == PLACES:
                 return PLACES - 1
             self._names.append(name if len(self._names) < PLACES - 1 else OTHERS)
-            self._spent.append(0)
+            self.spent.append(0)
             return len(self._names) - 1
         return self._names.index(name)
 
@@ -148,7 +148,7 @@ class Recorder:
             self.begin_ns = now
         self.turned_ns = now
         if place == BACKWARD:
-            self._backward_begin_ns = now
+            self.backward_begin_ns = now
         stack.append(place)
         self.live[place] = now
         return depth
@@ -166,21 +166,21 @@ class Recorder:
             self.leave_until(depth + 1)
         now = self.clock_ns()
         place = stack.pop()
-        self._spent[place] += now - self.turned_ns
+        self.spent[place] += now - self.turned_ns
         self.turned_ns = now
-        self._phases += 1
+        self.phases += 1
         self.live[stack[-1] if depth else ENDED_NS] = now
         if place == BACKWARD:
             if self.arrival is not None:
-                self._reduced(self.arrival(), now)
+                self.reduced(self.arrival(), now)
         elif place in OPAQUE and place not in stack:
             self._opaque_ended(place, now)
 
     def retract(self, place: int) -> None:
         """The one open phase, which is of ``OPAQUE``, was none: its time counts as phase ``place``."""
         now, begin = self.clock_ns(), self._opaque_begin_ns
-        self._spent[self.stack.pop()] -= self.turned_ns - begin
-        self._spent[place] += now - begin
+        self.spent[self.stack.pop()] -= self.turned_ns - begin
+        self.spent[place] += now - begin
         self.turned_ns = self.live[ENDED_NS] = now
 
     def collective(self, kind: int, number: int, begin: int, blocked: Optional[int], end: Optional[int]) -> None:
@@ -197,19 +197,22 @@ class Recorder:
     def cut(self) -> None:
         """The step ends here; if it is cut again before it is written, it ends there."""
         now = self.clock_ns()
-        begin = self.begin_ns = self.begin_ns or now
         if self.stack:  # inside a phase: the part so far belongs to this step
-            self._spent[self.stack[-1]] += now - self.turned_ns
+            self.spent[self.stack[-1]] += now - self.turned_ns
             self.turned_ns = now
+        least = QUEUE_EVERY_NS if self.begin_ns and now - self.begin_ns >= QUEUE_EVERY_NS else SHORT_QUEUE_EVERY_NS
+        self.cut_at(now, LATER if now - self.queue_read_ns < least else self.queue.since())
+
+    def cut_at(self, now: int, queued_ns: Optional[int]) -> None:
+        """As ``cut``, at ``now``, outside of phases; ``queued_ns`` as in ``EndedStep``."""
+        self.begin_ns = self.begin_ns or now
+        if queued_ns != LATER:
+            self.queue_read_ns = now
         ended = EndedStep() if self.is_cut else self._ended
         ended.end_ns = now
         ended.samples, ended.elements, ended.passes = self.samples, self.elements, self.passes
-        if now - self.queue_read_ns >= (QUEUE_EVERY_NS if now - begin >= QUEUE_EVERY_NS else SHORT_QUEUE_EVERY_NS):
-            self.queue_read_ns = now
-            ended.queued_ns = self.queue.since()
-        else:
-            ended.queued_ns = LATER
-        ended.spent = self._spent
+        ended.queued_ns = queued_ns
+        ended.spent = self.spent
         ended.tags = ended.collectives = ended.reductions = ()
         if self.tags:
             ended.tags = tuple(self.tags)
@@ -225,7 +228,7 @@ class Recorder:
         if self.is_cut:
             self._ended.extend(ended)
         self.is_cut = True
-        self._spent = [0] * len(self._spent)
+        self.spent = [0] * len(self.spent)
         self.samples = self.elements = self.passes = None
 
     def write_step(self) -> None:
@@ -243,7 +246,7 @@ class Recorder:
                     self.step_number,
                     self._epoch,
                     self.begin_ns,
-                    self._phases,
+                    self.phases,
                     end,
                     ended.reductions,
                     ended.samples,
@@ -257,7 +260,7 @@ class Recorder:
             )
         self.is_cut = False
         self.begin_ns = end
-        self._phases = 0
+        self.phases = 0
         self.step_number += 1
         self.live[STEP] = self.step_number
         if end - self.flushed_ns >= FLUSH_NS:
@@ -266,7 +269,7 @@ class Recorder:
     def begin_here(self) -> None:
         """Discard what was counted so far; the step begins now."""
         self.leave_until(0)
-        self._spent = [0] * len(self._spent)
+        self.spent = [0] * len(self.spent)
         self._reductions = []
         self.queue.since()
         self.begin_ns = self.queue_read_ns = self.clock_ns()
@@ -275,7 +278,7 @@ class Recorder:
         """Count the time since the last phase ended as phase ``place``, whose begin was not observed."""
         if self.begin_ns and (not self.stack or self.stack[-1] == OPTIMIZER):  # whose closure may compute the loss
             now = self.clock_ns()
-            self._spent[place] += now - max(self.turned_ns, self.begin_ns)
+            self.spent[place] += now - max(self.turned_ns, self.begin_ns)
             self.turned_ns = now
 
     def epoch(self, number: int, step: Optional[int] = None) -> None:
@@ -357,24 +360,21 @@ class Recorder:
         if unwritten and unwritten[-1][QUEUED] == LATER:
             self.queue_read_ns = now
             unwritten[-1] = with_queued(unwritten[-1], self.queue.since())
-        self.journal.steps([line(step) for step in shared_queued(unwritten)], now)
+        self.journal.steps(list(map(line, unwritten, shared_queued(unwritten))), now)
         if self.stalls is not None:
             for event in self.stalls(unwritten):
                 self.journal.event(event, now, keep=False)
         self._unwritten.clear()
 
-    def _pair(self) -> None:
-        self.leave_until(self.enter(0))
-
-    def _reduced(self, reduced: Reduced, now: int) -> None:
+    def reduced(self, reduced: Reduced, now: int) -> None:
         """A backward pass that began at ``_backward_begin_ns`` and ends now ``reduced`` these networks."""
-        begin, reductions = self._backward_begin_ns, self._reductions
+        begin, reductions = self.backward_begin_ns, self._reductions
         if not reduced and reduced is not None:
             return
         if reduced is None or reductions is None or len(reductions) >= MOST_REDUCTIONS:
             self._reductions = None
             return
-        spent = self._spent
+        spent = self.spent
         for network, ready in reduced:
             if begin <= ready[0] and ready[-1] <= now:
                 reductions.append((network, begin, now, *spent[:COLLECTED], *ready))
@@ -385,7 +385,7 @@ class Recorder:
         """The place that phase ``place`` counts as, which begins inside another one or is one of ``OPAQUE``."""
         if self.stack:
             top = self.stack[-1]
-            self._spent[top] += now - self.turned_ns
+            self.spent[top] += now - self.turned_ns
             if top in OPAQUE:
                 place = top
         if place in OPAQUE and place not in self.stack:

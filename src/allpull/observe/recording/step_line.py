@@ -6,7 +6,7 @@ Many steps are formatted in one batch, which costs half as much as formatting ea
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, List, Optional, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 KNOWN = ("input", "copy", "forward", "backward", "optimizer", "evaluation", "checkpoint")
 INPUT, COPY, FORWARD, BACKWARD, OPTIMIZER, EVALUATION, CHECKPOINT, COLLECTIVE = range(8)
@@ -97,27 +97,26 @@ def with_queued(step: Step, queued_ns: Count) -> Step:
     return (*step[:QUEUED], queued_ns, *step[QUEUED + 1 :])
 
 
-def shared_queued(steps: List[Step]) -> List[Step]:
-    """``steps`` with the waiting that was read together shared out by their lengths; the last of them has no ``LATER``.
+def shared_queued(steps: Sequence[Step]) -> List[Count]:
+    """How long each step waited, where what was read for several is shared out by their lengths.
+
+    The last step has no ``LATER``.
 
     >>> steps = [(0, 0, 10, 0, end, 0, 0, 0, queued) for end, queued in ((20, 7), (20, LATER), (30, 9), (20, None))]
-    >>> [step[QUEUED] for step in shared_queued(steps)]
+    >>> shared_queued(steps)
     [7, 3, 6, None]
     """
-    if not any(step[QUEUED] == LATER for step in steps):
-        return steps
-    shared: List[Step] = []
-    together: List[Step] = []
-    for step in steps:
-        together.append(step)
-        queued = step[QUEUED]
-        if queued != LATER:
-            lengths = [one[END] - one[BEGIN] for one in together]
+    queued: List[Count] = [step[QUEUED] for step in steps]
+    first = 0  # of those that were read together
+    for last, together_ns in enumerate(queued):
+        if together_ns == LATER:
+            continue
+        if first < last:
+            lengths = [step[END] - step[BEGIN] for step in steps[first : last + 1]]
             whole = max(sum(lengths), 1)
-            for one, length in zip(together, lengths):  # noqa: B905  Python 3.9 has no strict
-                shared.append(with_queued(one, None if queued is None else queued * length // whole))
-            together = []
-    return shared
+            queued[first : last + 1] = [None if together_ns is None else together_ns * n // whole for n in lengths]
+        first = last + 1
+    return queued
 
 
 class Cost:
@@ -171,17 +170,15 @@ class StepLines:
             self._varies = elements * first[1] != first[0] * samples
         return self._varies
 
-    def line(self, step: Step) -> str:
-        """The line of one step; they come in their order."""
-        number, epoch, begin, phases, end, reductions, samples, passes, queued, tags, collectives, elements, *spent = (
-            step
-        )
-        for place in self._unobserved:
+    def line(self, step: Step, queued: Count) -> str:
+        """The line of one step, which waited for so long; they come in their order."""
+        number, epoch, begin, phases, end, reductions, samples, passes, _, tags, collectives, elements, *spent = step
+        unobserved = self._unobserved
+        for place in unobserved:
             if spent[place]:
-                self._unobserved = [other for other in self._unobserved if not spent[other]]
-                break
-        for place in self._unobserved:
-            spent[place] = NULL
+                self._unobserved = [other for other in self._unobserved if other != place]
+            else:
+                spent[place] = NULL
         recorded = self._recorded_ns
         self._recorded_ns = None if self.cost is None else self.cost.of(phases, end - begin)
         last = reductions[-1] if reductions else None

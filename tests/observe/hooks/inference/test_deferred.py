@@ -64,8 +64,10 @@ class Program:
         self.steps_file = directory / layout.steps_file(0)
         self.events_file = directory / layout.events_file(0)
         self.noted = 0
+        self.collectives = 0
+        self.shown: list[list[int]] = []
 
-    def step(self, rng: random.Random, *, loads: bool, odd: float) -> None:
+    def step(self, rng: random.Random, *, loads: bool, odd: float, collectives: float = 0.0) -> None:
         """One step: input, forward, backward, optimizer, and with probability ``odd`` something else around each."""
         calls = self.calls
         for _ in range(1 + (rng.random() < odd)):
@@ -84,13 +86,17 @@ class Program:
                     self.after(rng)
                     self.make_tensor(rng)
             self.otherwise(rng, odd)
-            if rng.random() > odd / 3:
+            for _ in range(rng.randrange(1, 4) if calls.in_parts else rng.random() > odd / 3):
                 self.after(rng)
+                if calls.in_parts and not loads:
+                    self.make_tensor(rng)
                 depth = calls.forward_begins((Tensor(16, 3),), rng.random() > odd / 3)
                 self.otherwise(rng, odd)
+                self.calls_collectives(rng, collectives, odd)
                 self.after(rng)
                 calls.leave(depth)
             self.otherwise(rng, odd)
+            self.calls_collectives(rng, collectives, odd)
             self.after(rng)
             depth = calls.backward_begins()
             self.after(rng)
@@ -125,6 +131,18 @@ class Program:
         else:
             self.make_tensor(rng)
 
+    def calls_collectives(self, rng: random.Random, often: float, odd: float) -> None:
+        """Perhaps some collectives, as ``torch.collectives`` reports them."""
+        while rng.random() < often:
+            inside, depth = self.calls.innermost, self.calls.enter(COLLECTIVE)
+            begin = self.calls.turned_ns
+            self.otherwise(rng, odd / 4)
+            self.after(rng)
+            self.calls.leave(depth)
+            end = self.calls.turned_ns
+            self.calls.collective(inside + 1, self.collectives, begin, end - begin, end)
+            self.collectives += 1
+
     def make_tensor(self, rng: random.Random) -> None:
         """A tensor is made of an array."""
         is_input = self.calls.arrays.tensor_begins()
@@ -134,6 +152,7 @@ class Program:
 
     def after(self, rng: random.Random) -> None:
         """Time passes: microseconds mostly, sometimes so long that records are due."""
+        self.shown.append(self.live)
         self.now += rng.choice((1_000, 50_000, 700_000, 3_000_000, 250_000_000 if rng.random() < 0.02 else 5_000))
 
     @property
@@ -151,20 +170,27 @@ class Program:
         return steps, [event for event in events if event.pop("kind") != "watching"]  # its clock is not ours
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(20))
 def test_notes_give_the_same_records(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     loads, odd = bool(seed % 2), (0.0, 0.02, 0.2)[seed % 3]
+    collectives = 0.5 if seed % 4 > 1 else 0.0
     programs = [Program(tmp_path / name, monkeypatch, defers=name == "noted") for name in ("noted", "live")]
+    for program in programs:
+        program.calls.in_parts = seed % 5 > 2
     for step in range(400):
         for program in programs:
-            program.step(random.Random(f"{seed} {step}"), loads=loads, odd=odd)
+            program.shown.clear()
+            program.step(random.Random(f"{seed} {step}"), loads=loads, odd=odd, collectives=collectives)
         noted, live = programs
+        assert noted.shown == live.shown, step  # in each phase, and between them
         assert noted.live == live.live, step
         assert noted.calls.step_number == live.calls.step_number == noted.recorder.live[STEP]
         assert noted.steps_file.stat().st_size == live.steps_file.stat().st_size  # what a SIGKILL here would leave
     assert programs[0].noted > (300 if odd == 0 else 0)
     assert programs[1].noted == 0
-    assert programs[0].lines() == programs[1].lines()
+    lines = programs[0].lines()
+    assert lines == programs[1].lines()
+    assert any("collectives" in step for step in lines[0]) == (collectives > 0)
 
 
 def test_what_is_noted_is_on_disk_when_records_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

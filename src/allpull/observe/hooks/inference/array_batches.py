@@ -19,7 +19,7 @@ class ArrayBatches:
         self.session = inference.session
         self.failed = inference.failed
         self._inference = inference
-        self._made_ns = 0
+        self.made_ns = 0
 
     def tensor_begins(self) -> bool:
         """The program makes a tensor of an array; returns whether it is input, and ``tensor_ends`` is to be called.
@@ -31,7 +31,7 @@ class ArrayBatches:
             recorder = inference.recorder
             if recorder is None or not inference.is_own_thread:
                 return False
-            if recorder.turned_ns != self._made_ns:  # else it goes on with a batch
+            if recorder.turned_ns != self.made_ns:  # else it goes on with a batch
                 if recorder.stack or recorder.paused or inference.loads:
                     return False
                 inference.updates.look("tensor_begins")
@@ -52,13 +52,13 @@ class ArrayBatches:
     def begin(self, recorder: Recorder) -> None:
         """The first tensor of a batch is about to be made."""
         recorder.leave_until(recorder.enter(INPUT))
-        self._made_ns = recorder.turned_ns
+        self.made_ns = recorder.turned_ns
 
     def end(self, recorder: Recorder) -> None:
         """The batch is made, if no phase came since its last tensor was."""
-        if recorder.turned_ns == self._made_ns:
+        if recorder.turned_ns == self.made_ns:
             recorder.credit(INPUT)
-            self._made_ns = recorder.turned_ns
+            self.made_ns = recorder.turned_ns
 
     def _lose(self, error: Exception) -> bool:
         give_up(self, "arrays", error, "tensor_begins", "tensor_ends", otherwise=False)

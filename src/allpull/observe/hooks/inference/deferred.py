@@ -1,24 +1,37 @@
 """Note the calls of a steady training loop, and derive its phases and steps from the notes, many steps at a time.
 
 After the work of a step the caches are cold, and the code that derives phases from calls costs ten times what it costs
-in a row. So while a program only fetches, runs its network forward and backward, and steps its one optimizer, a call
-costs a reading of the clock and a note. The live page is written as ever. All else first ``settle``s: the notes are
-repeated through the recorder, with the moments noted, and calls are followed one by one again until a later step ends.
+in a row. So while a program only fetches, runs its network forward and backward, calls collectives outside of backward,
+and steps its one optimizer, a call costs a reading of the clock and a note. The live page is written as ever. All else
+first ``settle``s: the notes are replayed (``note_replay``), with the moments noted, and calls are followed one by one
+again until a later step ends.
 """
 
 from __future__ import annotations
 
 from contextlib import suppress
-from operator import attrgetter, length_hint
+from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
-from ....rundir.live.activity import ENDED_NS, NOTHING, STEP, hidden_words
+from ....rundir.live.activity import ENDED_NS, NOTHING, STEP
 from ....rundir.write import FLUSH_NS
-from ...recording.arrival import Reduced
 from ...recording.recorder import QUEUE_EVERY_NS, SHORT_QUEUE_EVERY_NS, Recorder, nothing
-from ...recording.step_line import BACKWARD, FORWARD, INPUT, OPTIMIZER
+from ...recording.step_line import BACKWARD, COLLECTIVE, FORWARD, INPUT, LATER, OPTIMIZER
 from .batch_size import DEEPEST, Content, content_of
+from .note_replay import (
+    ARRAY,
+    ARRAY_ENDS,
+    BACKWARD_ENDS,
+    CALLED,
+    COLLECTIVE_ENDS,
+    CREDIT,
+    FETCHED,
+    FIELDS,
+    LEFT,
+    STEP_ENDS,
+    replay,
+)
 
 if TYPE_CHECKING:
     from .step_inference import StepInference
@@ -37,10 +50,6 @@ INSTEAD = (
 """Methods of ``StepInference`` that ``Deferred`` replaces while it is on."""
 ARRAYS = ("tensor_begins", "tensor_ends")  # those of ``ArrayBatches``
 
-FETCHED, LEFT, BACKWARD_ENDS, STEP_ENDS, ARRAY, ARRAY_ENDS = range(10, 16)
-"""Kinds of notes besides the places of phases that begin."""
-
-FIELDS = 3  # of a note: its kind, its moment, and what else was read
 MOST_NOTES = 64 * 8 * FIELDS  # 64 steps, or part of one: repeating them holds up a step by half a millisecond
 WORTH = 8  # steps noted in a row; with fewer, noting costs more than it saves
 LONGEST_PAUSE = 4096  # steps
@@ -49,36 +58,14 @@ PART = "notes"
 shapes_of: Callable[[Any], Any] = attrgetter("shape")
 
 
-class Readings:
-    """What the recorder reads while notes are repeated: its clock, its queue and its arrivals."""
-
-    __slots__ = ("now", "queued", "reduced")
-
-    def __init__(self) -> None:
-        self.now = 0
-        self.queued: Optional[int] = None
-        self.reduced: Reduced = ()
-
-    def clock_ns(self) -> int:
-        """The moment of the note."""
-        return self.now
-
-    def since(self) -> Optional[int]:
-        """How long the thread has waited for a CPU."""
-        return self.queued
-
-    def arrival(self) -> Reduced:
-        """What the backward pass has reduced."""
-        return self.reduced
-
-
 class Deferred:
     """The notes of this rank; ``is_on`` while its calls are noted.
 
-    At most one phase is open on the notes, and none outside them, so the depth of each phase is 0.
+    At most one phase is open on the notes, and none outside them: its depth is 0, that of a collective inside it 1.
     """
 
     __slots__ = (
+        "_around",
         "_arrays",
         "_batch",
         "_batches",
@@ -87,31 +74,31 @@ class Deferred:
         "_ended_ns",
         "_first",
         "_flushed_ns",
+        "_in_parts",
         "_inference",
         "_live",
         "_loads",
         "_made_ns",
         "_note",
         "_notes",
-        "_open",
         "_optimizer",
         "_pause",
         "_queue_read_ns",
-        "_readings",
         "_recorder",
         "_repeating",
         "_saw_forward",
         "_thread",
         "_wait",
         "is_on",
+        "open",
         "step",
+        "turned_ns",
     )
 
     def __init__(self, inference: StepInference) -> None:
         self._inference = inference
         self._notes: List[Any] = []
         self._note = self._notes.extend  # a whole note in one call, which no signal can tear
-        self._readings = Readings()
         self.is_on = self._repeating = False
         self.step = 0  # of the program's, that runs now
         self._wait = self._pause = 1
@@ -131,22 +118,21 @@ class Deferred:
 
     def settle(self) -> None:
         """Follow calls one by one again, after repeating all notes; what other threads do needs neither."""
-        if self.is_on and (get_ident() == self._thread or self._open == BACKWARD):
+        if self.is_on and (get_ident() == self._thread or self.open == BACKWARD):
             self.settle_all()
 
     def settle_all(self) -> None:
         """As ``settle``, from any thread: the one that ends the process may not be the one that trains."""
         if self._repeating or not self.is_on:
             return
-        if self._made_ns > 0:
-            self._note((ARRAY_ENDS, self._made_ns, None))
+        self._ends_array()
         self._repeat()
         self._end()
         noted = self.step - self._first
         self._wait = self._pause = 1 if noted >= WORTH else min(2 * self._pause, LONGEST_PAUSE)
         inference = self._inference
-        inference.resumes(saw_forward=self._saw_forward, in_backward=self._open == BACKWARD)
-        if self._open == OPTIMIZER:
+        inference.resumes(saw_forward=self._saw_forward, in_backward=self.open == BACKWARD)
+        if self.open == OPTIMIZER:
             inference.stepping[self._optimizer] = 0
 
     def discard(self) -> None:
@@ -170,13 +156,14 @@ class Deferred:
         self._recorder, self._live, self._clock_ns = recorder, recorder.live, recorder.clock_ns
         self._arrays, self._batches, self._loads = inference.arrays, inference.batches, inference.loads
         self._thread = get_ident()
-        self._open = NOTHING
+        self.open = self._around = NOTHING
         self._notes.clear()  # a signal handler may have settled between a reading and its note
         self._optimizer = self._made_ns = 0
-        self._saw_forward = False
+        self._saw_forward, self._in_parts = False, inference.in_parts
         self.step = self._first = recorder.step_number
         self._queue_read_ns, self._flushed_ns = recorder.queue_read_ns, recorder.flushed_ns
         self._ended_ns = recorder.begin_ns
+        self.turned_ns = recorder.turned_ns
         for holder, names in ((inference, INSTEAD), (inference.arrays, ARRAYS)):
             for name in names:
                 setattr(holder, name, getattr(self, name))
@@ -195,112 +182,133 @@ class Deferred:
 
     def enter(self, place: int) -> int:
         """Any other phase begins."""
-        if get_ident() != self._thread and self._open != BACKWARD:
+        if get_ident() != self._thread and self.open != BACKWARD:
             return -1
-        self.settle()
-        return type(self._inference).enter(self._inference, place)
+        if place != COLLECTIVE or self.open not in (NOTHING, FORWARD):
+            self.settle()
+            return type(self._inference).enter(self._inference, place)
+        self._ends_array()
+        self._around, self.open = self.open, COLLECTIVE
+        now = self.turned_ns = self._live[COLLECTIVE] = self._clock_ns()
+        self._note((COLLECTIVE, now, None))
+        return int(self._around != NOTHING)
 
     def leave(self, depth: int) -> None:
         """A forward pass ends, or a fetch that raised."""
         if depth < 0:
             return
-        if self._open not in (FORWARD, INPUT):
+        now = self._clock_ns()
+        if self.open == COLLECTIVE:
+            self._note((COLLECTIVE_ENDS, now, None))
+            self._live[ENDED_NS if self._around == NOTHING else self._around] = self.turned_ns = now
+            self.open, self._around = self._around, NOTHING
+        elif self.open in (FORWARD, INPUT):
+            self._note((LEFT, now, None))
+            self._live[ENDED_NS] = now
+            self.open = NOTHING
+        else:
             self.settle()
             type(self._inference).leave(self._inference, depth)
             return
-        now = self._clock_ns()
-        self._note((LEFT, now, None))
-        self._live[ENDED_NS] = now
-        self._open = NOTHING
         if len(self._notes) >= MOST_NOTES:
             self._repeat()
 
+    def collective(self, *numbers: Optional[int]) -> None:
+        """A collective was called; ``numbers`` as in ``Recorder.collective``."""
+        self._note((CALLED, self.turned_ns, numbers))
+
     def fetch_begins(self, iterator: int) -> int:
         """The program fetches a batch."""
-        if self._open != NOTHING or iterator != self._batches.turned_to or get_ident() != self._thread:
+        if self.open != NOTHING or iterator != self._batches.turned_to or get_ident() != self._thread:
             self.settle()
             return type(self._inference).fetch_begins(self._inference, iterator)
-        self._open = INPUT
+        self.open = INPUT
         now = self._live[INPUT] = self._clock_ns()
         self._note((INPUT, now, None))
         return 0
 
     def fetched(self, depth: int, batch: Any) -> None:
         """The fetch that began at ``depth`` returned ``batch``."""
-        if depth != 0 or self._open != INPUT:
+        if depth != 0 or self.open != INPUT:
             self.settle()
             type(self._inference).fetched(self._inference, depth, batch)
             return
         now = self._live[ENDED_NS] = self._clock_ns()
-        self._open = NOTHING
+        self.open = NOTHING
         self._note((FETCHED, now, self._content_of(batch)))
         if len(self._notes) >= MOST_NOTES:
             self._repeat()
 
     def forward_begins(self, inputs: Any, learns: bool) -> int:
         """A forward pass of the whole network begins."""
-        if self._open != NOTHING or not learns or get_ident() != self._thread:
+        if self.open != NOTHING or not learns or get_ident() != self._thread:
             self.settle()
             return type(self._inference).forward_begins(self._inference, inputs, learns)
         content = None if self._loads else self._content_of(inputs)
-        self._saw_forward = True
-        self._open = FORWARD
-        self._made_ns = 0
         now = self._live[FORWARD] = self._clock_ns()
+        if self._in_parts and self._saw_forward and not self._loads:
+            self._ends_array()
+            self._note((CREDIT, now, None))
+        self._saw_forward = True
+        self.open = FORWARD
+        self._made_ns = 0
         self._note((FORWARD, now, content))
         return 0
 
     def backward_begins(self) -> int:
         """A backward pass begins."""
-        if self._open != NOTHING or not self._saw_forward or get_ident() != self._thread:
+        if self.open != NOTHING or not self._saw_forward or get_ident() != self._thread:
             self.settle()
             return type(self._inference).backward_begins(self._inference)
         if self._inference.arrivals.any:
             self._inference.arrivals.begin()
-        self._open = BACKWARD
-        self._made_ns = 0
+        self.open = BACKWARD
         now = self._live[BACKWARD] = self._clock_ns()
+        if self._in_parts:
+            self._ends_array()
+            self._note((CREDIT, now, None))
+        self._made_ns = 0
         self._note((BACKWARD, now, None))
         return 0
 
     def backward_ends(self, depth: int) -> None:
         """A backward pass ended."""
-        if depth != 0 or self._open != BACKWARD:
+        if depth != 0 or self.open != BACKWARD:
             self.settle()
             type(self._inference).backward_ends(self._inference, depth)
             return
         now = self._live[ENDED_NS] = self._clock_ns()
         arrival = self._recorder.arrival
-        self._open = NOTHING
+        self.open = NOTHING
         self._note((BACKWARD_ENDS, now, () if arrival is None else arrival()))
         if len(self._notes) >= MOST_NOTES:
             self._repeat()
 
     def optimizer_begins(self, number: int) -> None:
         """The optimizer steps."""
-        if self._open != NOTHING or self._made_ns or not self._saw_forward or get_ident() != self._thread:
+        if self.open != NOTHING or self._made_ns or not self._saw_forward or get_ident() != self._thread:
             self.settle()
             type(self._inference).optimizer_begins(self._inference, number)
             return
-        self._open, self._optimizer = OPTIMIZER, number
+        self.open, self._optimizer = OPTIMIZER, number
         now = self._live[OPTIMIZER] = self._clock_ns()
         self._note((OPTIMIZER, now, None))
 
     def optimizer_ends(self, number: int) -> None:
         """The optimizer has stepped: a step ends."""
-        if self._open != OPTIMIZER or number != self._optimizer or self._inference.boundary.is_awaited:
+        if self.open != OPTIMIZER or number != self._optimizer or self._inference.boundary.is_awaited:
             self.settle()
             type(self._inference).optimizer_ends(self._inference, number)
             return
         now = self._live[ENDED_NS] = self._clock_ns()
-        queued = None
+        queued: Optional[int] = LATER
         is_due = now - self._flushed_ns >= FLUSH_NS
         is_long = now - self._ended_ns >= QUEUE_EVERY_NS
         self._ended_ns = now
         if is_due or now - self._queue_read_ns >= (QUEUE_EVERY_NS if is_long else SHORT_QUEUE_EVERY_NS):
             self._queue_read_ns = now
             queued = self._recorder.queue.since()
-        self._open = NOTHING
+        self.open = NOTHING
         self._saw_forward = False
         self.step = self._live[STEP] = self.step + 1
         self._note((STEP_ENDS, now, queued))
@@ -310,7 +318,7 @@ class Deferred:
 
     def tensor_begins(self) -> bool:
         """The program makes a tensor of an array: its input, outside of phases and without a loader."""
-        if self._loads or self._open != NOTHING or get_ident() != self._thread:
+        if self._loads or self.open != NOTHING or get_ident() != self._thread:
             return False
         if not self._made_ns:
             now = self._live[INPUT] = self._live[ENDED_NS] = self._made_ns = self._clock_ns()
@@ -320,6 +328,12 @@ class Deferred:
     def tensor_ends(self) -> None:
         """The tensor is made."""
         self._made_ns = self._clock_ns()
+
+    def _ends_array(self) -> None:
+        """What comes now is no part of the input."""
+        if self._made_ns:
+            self._note((ARRAY_ENDS, self._made_ns, None))
+            self._made_ns = 0
 
     def _content_of(self, batch: Any) -> Content:
         """The content of a batch, looked up by the shapes of its tensors if those of the one before were the same."""
@@ -337,26 +351,13 @@ class Deferred:
 
     def _repeat(self) -> None:
         """Repeat the notes, at their moments and with what was read then; notes that arrive meanwhile follow."""
-        recorder, readings, notes = self._recorder, self._readings, self._notes
-        before = recorder.clock_ns, recorder.queue, recorder.arrival, recorder.live
         self._repeating = True
-        recorder.clock_ns, recorder.live = readings.clock_ns, hidden_words()
-        recorder.queue = readings  # type: ignore[assignment]  # it has all that is called
-        recorder.arrival = readings.arrival
-        left = iter(notes)
-        failure: Optional[Exception] = None
         try:
-            for kind, now, reading in zip(left, left, left):  # noqa: B905  Python 3.9 has no strict
-                readings.now = now
-                self._repeat_one(recorder, readings, kind, reading)
+            replay(self._notes, self._recorder, self._inference)
         except Exception as error:  # noqa: BLE001  no error of ours may reach the program
-            failure = error
+            self._lose(self._recorder, error)
         finally:
-            del notes[: len(notes) - length_hint(left)]
-            recorder.clock_ns, recorder.queue, recorder.arrival, recorder.live = before
             self._repeating = False
-        if failure is not None:
-            self._lose(recorder, failure)
 
     def _lose(self, recorder: Recorder, error: Exception) -> None:
         """Note no calls any more; the steps that are lost are missing, and shift no other."""
@@ -367,31 +368,3 @@ class Deferred:
         with suppress(Exception):
             recorder.step_number, recorder.is_cut = self.step, False
             recorder.begin_here()
-
-    def _repeat_one(self, recorder: Recorder, readings: Readings, kind: int, reading: Any) -> None:
-        if kind == STEP_ENDS:
-            readings.queued = reading
-            recorder.leave_until(0)
-            self._inference.steps_taken += 1
-            recorder.cut()
-            recorder.write_step()
-        elif kind in (INPUT, OPTIMIZER):
-            recorder.enter(kind)
-        elif kind == FORWARD:
-            if not self._loads:
-                self._batches.give(reading)
-                self._arrays.end(recorder)
-            recorder.enter(FORWARD)
-        elif kind == BACKWARD:
-            self._batches.learn(recorder)
-            recorder.passes = 1 + (recorder.passes or 0)
-            if not self._loads:
-                self._arrays.end(recorder)
-            recorder.enter(BACKWARD)
-        elif kind in (ARRAY, ARRAY_ENDS):
-            (self._arrays.begin if kind == ARRAY else self._arrays.end)(recorder)
-        else:
-            readings.reduced = reading
-            recorder.leave_until(0)
-            if kind == FETCHED:
-                self._batches.now.waiting.append(reading)

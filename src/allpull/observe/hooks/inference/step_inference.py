@@ -368,8 +368,8 @@ class StepInference(Phases):
 
     @property
     def is_plain(self) -> bool:
-        """Whether each step of the program is one of its only optimizer, and its phases are those of whole networks."""
-        several = self.optimizers > 1 or self.in_parts or self.steps_by_marks or self._unobserved
+        """Whether each step of the program is one of its only optimizer."""
+        several = self.optimizers > 1 or self.steps_by_marks or self._unobserved
         under_way = self.stepping or self.reducing or self._turns.in_groups
         return self.batches.now.learned and not (several or under_way or self.failed)
 

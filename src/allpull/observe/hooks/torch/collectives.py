@@ -149,20 +149,19 @@ class Collectives:
         def observed(*args: Any, **kwargs: Any) -> Any:
             if is_barrier:
                 inference.is_beyond_evaluation()
-            recorder = inference.recorder
-            if recorder is None or self._calling:
-                return function(*args, **kwargs)  # such as a collective inside another
-            inside = recorder.stack[-1] if recorder.stack else NOTHING
+            if self._calling:
+                return function(*args, **kwargs)  # a collective inside another
+            inside = inference.innermost
             depth = inference.enter(COLLECTIVE)
             if depth == NOT_SEEN:
                 return function(*args, **kwargs)
             self._calling = True
-            begin = recorder.turned_ns
-            recorder.live[OPERATION] = operation
+            begin, live = inference.turned_ns, inference.live
+            live[OPERATION] = operation
             try:
                 work = function(*args, **kwargs)
             finally:
-                recorder.live[OPERATION] = NOTHING
+                live[OPERATION] = NOTHING
                 self._calling = False
                 inference.leave(depth)
             self._called((describe, args, kwargs, inside), work, begin)
@@ -172,20 +171,17 @@ class Collectives:
 
     def _called(self, call: Tuple[Describe, Tuple[Any, ...], Dict[str, Any], int], work: Any, begin: int) -> None:
         try:
-            recorder = self._inference.recorder
-            if recorder is None:
-                return
             describe, args, kwargs, inside = call
             described = op, group, roots, size, dtype = describe(args, kwargs)
             key = (op, size, dtype, id(group), roots, inside)
-            kind_and_name = self._kinds.get(key) or self._new_kind(recorder, described, inside, key)
+            kind_and_name = self._kinds.get(key) or self._new_kind(described, inside, key)
             if kind_and_name is None:
                 return
             kind, name = kind_and_name
             number = self._numbers[name] = self._numbers.get(name, -1) + 1
             if work is None:
-                end = recorder.turned_ns
-                recorder.collective(kind, number, begin, end - begin, end)
+                end = self._inference.turned_ns
+                self._inference.collective(kind, number, begin, end - begin, end)
                 return
             pending = self._inference.reducing if inside == BACKWARD else self._pending
             if len(pending) >= MOST_PENDING:
@@ -196,14 +192,14 @@ class Collectives:
 
     def _waited(self, work: Any, begin: int, end: int) -> None:
         pending = self._pending.pop(id(work), None) or self._inference.reducing.pop(id(work), None)
-        recorder = self._inference.recorder
-        if pending is not None and recorder is not None:
+        if pending is not None:
             kind, number, called = pending
-            recorder.collective(kind, number, called, end - begin, end)
+            self._inference.collective(kind, number, called, end - begin, end)
 
-    def _new_kind(self, recorder: Recorder, call: Call, inside: int, key: Any) -> Optional[Tuple[int, str]]:
+    def _new_kind(self, call: Call, inside: int, key: Any) -> Optional[Tuple[int, str]]:
         """The number of a new kind of collectives, and the name of their group; None if we are not in the group."""
-        if len(self._kinds) >= MOST_KINDS:
+        recorder = self._inference.recorder
+        if recorder is None or len(self._kinds) >= MOST_KINDS:
             return None
         kind = self._announced(recorder, call, recorder.name_of(inside))
         if kind is not None:
