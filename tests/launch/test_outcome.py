@@ -114,6 +114,20 @@ def test_a_prospect_writes_nothing_and_is_what_is_then_prepared(tmp_path):
     assert made.directory.name.split("_")[1:] == seen.directory.name.split("_")[1:]  # all but the second they were made
 
 
+def test_the_name_of_a_run_does_not_depend_on_secrets(tmp_path):
+    """Its hash would let whoever sees the name and the masked specification try out passwords."""
+
+    def signature(program, **options):
+        spec = RunSpec.model_validate(options)
+        job = prospect(spec, kind="run", module="m", command=[], out=tmp_path, program=program)
+        return job.directory.name.rpartition("_")[2]
+
+    assert signature(["t.py", "--token", "aaa"]) == signature(["t.py", "--token", "bbb"])
+    assert signature(["t.py", "--size", "aaa"]) != signature(["t.py", "--size", "bbb"])
+    one, other = ({"slurm": {"prologue": [f"export HF_TOKEN={secret}"]}} for secret in ("aaa", "bbb"))
+    assert signature(["t.py"], **one) == signature(["t.py"], **other)
+
+
 def test_two_jobs_of_one_second_do_not_meet(tmp_path):
     names = {prepare(RunSpec(), kind="train", module="m", command=[], out=tmp_path).directory.name for _ in range(5)}
     assert len(names) == 5
