@@ -170,11 +170,11 @@ def of_counters(
         names = ", ".join(host[:80] for host in silent[:SHOWN_REASONS])
         yield Gap(kind="host counters", text=f"no counters of host {names}{more}: there is no file of them")
     boots = {header.host: header.boot_id for header in headers.values()}
-    moments = {host: times_ns["t_ns"].to_numpy() for (host,), times_ns in read.samples.group_by("host")}
+    moments = {host: np.unique(times["t_ns"].to_numpy()) / 1e9 for (host,), times in read.samples.group_by("host")}
     for header in (file.header for file in read.files if file.header.host in lasted):
         if header.boot_id is None or header.boot_id == boots[header.host]:
-            times_ns = np.unique(moments.get(header.host, np.array([], np.int64)))
-            yield from _uncovered(header, times_ns, *lasted[header.host])
+            begin_ns, end_ns = lasted[header.host]
+            yield from _uncovered(header, moments.get(header.host, np.array([])), begin_ns / 1e9, end_ns / 1e9)
 
 
 def _asks_for_counters(record: RunRecord) -> bool:
@@ -182,26 +182,26 @@ def _asks_for_counters(record: RunRecord) -> bool:
     return isinstance(observe, dict) and observe.get("counters") is True
 
 
-def _uncovered(header: CountersHeader, times_ns: NDArray[np.int64], begin_ns: int, end_ns: int) -> Iterator[Gap]:
-    """What is missing of the samples at ``times_ns``, ascending, of a host whose steps last from ``begin_ns`` on."""
+def _uncovered(header: CountersHeader, times_s: NDArray[np.float64], begin_s: float, end_s: float) -> Iterator[Gap]:
+    """What is missing of the samples at ``times_s``, ascending, of a host whose steps last from ``begin_s`` on."""
     said = f"counters of host {header.host[:80]}"
-    if len(times_ns) == 0:
+    if len(times_s) == 0:
         yield Gap(kind="host counters", text=f"{said}: there is no sample")
         return
-    apart_ns = np.diff(times_ns)
-    longest_ns = MAX_SILENT_SAMPLES * max(header.interval_ns, apart_ns[-LAST_SAMPLES:].max(initial=0))
-    if end_ns - times_ns[-1] > longest_ns and (header.boot_id is not None or times_ns[-1] >= begin_ns):
-        text = f"{said} end {(end_ns - times_ns[-1]) / 1e9:,.1f} s before its last step"
-        yield Gap(kind="host counters", text=text)
-    late_ns = times_ns[0] - max(begin_ns, header.clock.monotonic_ns)
-    if late_ns > MAX_SILENT_SAMPLES * header.interval_ns:
-        yield Gap(kind="host counters", text=f"{said} begin {late_ns / 1e9:,.1f} s after its first step")
+    interval_s, apart_s = header.interval_ns / 1e9, np.diff(times_s)
+    longest_s = MAX_SILENT_SAMPLES * max(interval_s, apart_s[-LAST_SAMPLES:].max(initial=0.0))
+    after_s = end_s - times_s[-1]
+    if after_s > longest_s and (header.boot_id is not None or times_s[-1] >= begin_s):
+        yield Gap(kind="host counters", text=f"{said} end {after_s:,.1f} s before its last step")
+    before_s = times_s[0] - max(begin_s, header.clock.monotonic_ns / 1e9)
+    if before_s > MAX_SILENT_SAMPLES * interval_s:
+        yield Gap(kind="host counters", text=f"{said} begin {before_s:,.1f} s after its first step")
     # A budget thins samples, evenly from a moment on: a hole is longer than the distances on both sides of it.
-    beside_ns = np.maximum(np.append(apart_ns[1:], 0), np.append(0, apart_ns[:-1])) if len(apart_ns) else apart_ns
-    is_hole = apart_ns > MAX_SILENT_SAMPLES * np.maximum(header.interval_ns, beside_ns)
-    is_hole &= (times_ns[1:] > begin_ns) & (times_ns[:-1] < end_ns)
+    beside_s = np.maximum(np.append(apart_s, 0.0)[1:], np.append(0.0, apart_s)[:-1])
+    is_hole = apart_s > MAX_SILENT_SAMPLES * np.maximum(interval_s, beside_s)
+    is_hole &= (times_s[1:] > begin_s) & (times_s[:-1] < end_s)
     if is_hole.any():
-        text = f"{said}: no sample for up to {apart_ns[is_hole].max() / 1e9:,.1f} s of its steps"
+        text = f"{said}: no sample for up to {apart_s[is_hole].max():,.1f} s of its steps"
         yield Gap(kind="host counters", text=text)
 
 
