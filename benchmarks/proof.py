@@ -169,7 +169,6 @@ MEASUREMENTS = (
         script="tune_rehearsal.py",
         about="whether `allpull tune` finds the optimum of a rehearsal at a third of the cost of trying everything"
         " (half an hour; root)",
-        stored=False,
     ),
     Measurement(
         name="predict_rehearsed",
