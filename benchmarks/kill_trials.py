@@ -1,7 +1,7 @@
 """Kill jobs at random, damage checkpoints at random: nothing is left behind, nothing is read as something else.
 
     python benchmarks/kill_trials.py [--trials N] [--verbs train,run,pack,study] [--checkpoints N] [--seed N]
-        [--output FILE]
+        [--keep FILE] [--output FILE]
 
 Each of the ``--trials`` of a verb (``train``, ``run``, ``pack``, ``study``) starts it, waits for a random time, three
 of four trainings until their first checkpoint and then for a random time, and sends SIGKILL, SIGTERM or SIGINT to one
@@ -10,7 +10,7 @@ processes end; its private folder in the temporary directory is gone (not after 
 ran); the run can be read, or says that there is none; a training that is resumed ends with the same weights, bit for
 bit; a pack that is continued has the same bytes as without the signal; and a study that is continued completes every
 run once, and none that had completed again. Of a checkpoint, flipped, cut and overwritten bytes either are refused or
-change nothing. What does not hold is listed with its trial.
+change nothing. What does not hold is listed with its trial. ``--keep`` keeps each trial: the same command goes on.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import argparse
 import hashlib
 import json
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,8 +27,9 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ from allpull.study.directory import RUNS, runs_by_point
 from allpull.train.checkpoint.format import read
 from allpull.train.checkpoint.safe_load import UnusableFile
 from loader_paths import make_folder
-from stored import keep
+from stored import Kept, keep
 
 ALLPULL = [sys.executable, "-m", "allpull"]
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -79,6 +81,12 @@ class Trials:
     after: Counter[str] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
 
+    def add(self, one: Mapping[str, Any]) -> None:
+        """Add what `plain` said of others."""
+        self.signals.update(one["signals"])
+        self.after.update(one["after"])
+        self.failed += one["failed"]
+
     def plain(self) -> dict[str, Any]:
         """As JSON."""
         return {
@@ -96,46 +104,48 @@ def main() -> None:
     parser.add_argument("--verbs", default=",".join(VERBS))
     parser.add_argument("--checkpoints", type=int, default=300)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="file of the trials, which the same command goes on from")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
-    rng = random.Random(options.seed)
+    kept = Kept(options.keep, {"seed": options.seed})
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         result: dict[str, Any] = {"seed": options.seed}
         for verb in options.verbs.split(","):
             folder = scratch / verb
             folder.mkdir()
-            result[verb] = trials(options.trials, VERBS[verb](folder, rng), folder)
+            result[verb] = trials(options.trials, verb, folder, options.seed, kept)
         if options.checkpoints:
             _, checkpoint, _ = undisturbed_training(scratch / "whole")
-            result["checkpoints"] = damaged_checkpoints(checkpoint, options.checkpoints, rng, scratch / "damaged")
+            drawn = random.Random(options.seed)
+            result["checkpoints"] = damaged_checkpoints(checkpoint, options.checkpoints, drawn, scratch / "damaged")
     keep(options.output, result)
     sys.exit(1 if any(part["failed"] for part in result.values() if isinstance(part, dict)) else 0)
 
 
-Trial = Callable[[Path, "Trials"], None]
+Trial = Callable[[Path, "Trials", random.Random], None]
 """Disturb one command, in a folder of its own."""
 
 
-def train_trials(folder: Path, rng: random.Random) -> Trial:
+def train_trials(folder: Path) -> Trial:
     """Of trainings."""
     weights, _, train_s = undisturbed_training(folder / "whole")
-    return lambda place, done: train_trial(place, done, rng, weights, train_s)
+    return lambda place, done, rng: train_trial(place, done, rng, weights, train_s)
 
 
-def run_trials(_: Path, rng: random.Random) -> Trial:
+def run_trials(_: Path) -> Trial:
     """Of an unedited program."""
-    return lambda place, done: run_trial(place, done, rng)
+    return run_trial
 
 
-def pack_trials(folder: Path, rng: random.Random) -> Trial:
+def pack_trials(folder: Path) -> Trial:
     """Of packs of one folder of images."""
     source = make_folder(folder / "pictures", 400)
     whole, pack_s = undisturbed_pack(source, folder / "whole")
-    return lambda place, done: pack_trial(place, done, rng, (source, whole, pack_s))
+    return lambda place, done, rng: pack_trial(place, done, rng, (source, whole, pack_s))
 
 
-def study_trials(folder: Path, rng: random.Random) -> Trial:
+def study_trials(folder: Path) -> Trial:
     """Of a study of two points."""
     (folder / "program.py").write_text(PROGRAM, encoding="utf-8")
     file = folder / "study.toml"
@@ -143,19 +153,25 @@ def study_trials(folder: Path, rng: random.Random) -> Trial:
     begun_s = time.monotonic()
     subprocess.run(studying(file, folder / "whole"), check=True, capture_output=True)
     study_s = time.monotonic() - begun_s
-    return lambda place, done: study_trial(place, done, rng, (file, study_s))
+    return lambda place, done, rng: study_trial(place, done, rng, (file, study_s))
 
 
 VERBS = {"train": train_trials, "run": run_trials, "pack": pack_trials, "study": study_trials}
 
 
-def trials(count: int, one: Callable[[Path, Trials], None], folder: Path) -> dict[str, Any]:
-    """``count`` times ``one``, each in a folder of its own."""
-    done = Trials()
+def trials(count: int, verb: str, folder: Path, seed: int, kept: Kept) -> dict[str, Any]:
+    """``count`` trials of ``verb``, each in a folder of its own, and drawn from its number alone."""
+    one, done = VERBS[verb](folder), Trials()
+
+    def tried(number: int) -> str:
+        place, own = folder / str(number), Trials()
+        place.mkdir()
+        one(place, own, random.Random(f"{seed} {verb} {number}"))
+        shutil.rmtree(place)
+        return json.dumps(own.plain())
+
     for number in range(count):
-        place = folder / str(number)
-        place.mkdir(parents=True)
-        one(place, done)
+        done.add(json.loads(kept(f"{verb} {number}", partial(tried, number))))
     return done.plain()
 
 
