@@ -30,8 +30,8 @@ def watch_arrays(inference: StepInference) -> None:
 
 
 def _observed(inference: StepInference, make: Callable[..., Any]) -> Callable[..., Any]:
+    from torch._C import _is_torch_function_mode_enabled as has_mode  # noqa: PLC0415
     from torch.compiler import is_compiling  # noqa: PLC0415
-    from torch.overrides import _is_torch_function_mode_enabled as has_mode  # noqa: PLC0415
     from torch.overrides import handle_torch_function  # noqa: PLC0415
 
     batches = inference.arrays
