@@ -167,9 +167,9 @@ MEASUREMENTS = (
     Measurement(
         name="tune_rehearsal",
         script="tune_rehearsal.py",
+        arguments=("--keep", "build/tuned"),
         about="whether `allpull tune` finds the optimum of a rehearsal at a third of the cost of trying everything"
         " (half an hour; root)",
-        stored=False,
     ),
     Measurement(
         name="predict_rehearsed",

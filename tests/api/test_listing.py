@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from allpull.api.listing import list_runs, rename
 from allpull.errors import BadInput
 from allpull.report.terminal.listing import listing
 from allpull.schema.results import ListResult
+
+KEPT = Path(__file__).parents[1] / "runs" / "v1.6"
 
 
 def written(folder: Path, run_id: str, **changes: object) -> Path:
@@ -54,6 +57,28 @@ def test_runs_are_listed_the_latest_first_and_a_damaged_one_is_named(run_cli, tm
     shown = run_cli("ls", cwd=tmp_path).stdout
     assert shown.index("20260102T000000Z") < shown.index("20260101T000000Z")
     assert "Not readable:" in shown
+
+
+@pytest.mark.parametrize(("set_by_s", "is_known"), [(0, True), (-3600, False), (86400, False)])
+def test_how_long_a_run_took_is_not_known_where_the_clock_was_set(
+    tmp_path: Path, set_by_s: int, is_known: bool
+) -> None:
+    """A run of 8 s whose real-time clock was set back by an hour took -3,592 s, said `ls`."""
+    shutil.copytree(KEPT, tmp_path / "runs" / KEPT.name)
+    before = list_runs([tmp_path / "runs"]).runs[0].seconds
+    for path in (tmp_path / "runs" / KEPT.name / "events").iterdir():
+        *lines, last = path.read_text().splitlines()
+        pair = json.loads(next(line for line in lines if '"kind": "clock"' in line))
+        later = json.dumps({**pair, "realtime_ns": pair["realtime_ns"] + set_by_s * 10**9})
+        path.write_text("\n".join([*lines, later, last]) + "\n")
+    after = list_runs([tmp_path / "runs"]).runs[0].seconds
+    assert before is not None
+    assert after == (before if is_known else None)
+
+
+def test_an_end_before_the_begin_is_no_duration(tmp_path: Path) -> None:
+    written(tmp_path, "20260101T000000Z_digits_n2_a", ended_utc="2025-12-31T23:00:00Z")
+    assert list_runs([tmp_path]).runs[0].seconds is None
 
 
 def test_a_run_is_renamed_and_found_by_its_new_name(run_cli, tmp_path: Path) -> None:

@@ -83,6 +83,7 @@ def test_a_disk_that_becomes_read_only_is_named_by_the_file_that_the_user_wanted
     directory = run_of(mounted / "runs")
     assert process.returncode == 2
     assert re.search(r"failed: BadInput: cannot write checkpoint .*/step-\d+\.pt: Read-only file system", err), err
+    assert "free some space" not in err
     assert f"{directory}/run.json is not up to date: Read-only file system" in err
     assert not Path(path_of(str(directory), os.uname().nodename)).exists()
 

@@ -10,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allpull.errors import BadInput
+from allpull.errors import BadInput, RunDirError
 from allpull.launch.code_versions import git_state
 from allpull.launch.execute import execute
 from allpull.launch.host_endings import HostEnding, RankFailure
 from allpull.launch.job import prepare, prospect
 from allpull.launch.outcome import exit_of, first_failure
+from allpull.rundir import layout
+from allpull.rundir.tidy import close_directory
+from allpull.rundir.write import SCRATCH
 from allpull.schema.spec import RunSpec, SlurmSpec
 from allpull.schema.trainspec import DataSpec
 
@@ -112,6 +115,44 @@ def test_a_prospect_writes_nothing_and_is_what_is_then_prepared(tmp_path):
     made = prepare(RunSpec(), **asked)
     assert made.directory.parent == seen.directory.parent
     assert made.directory.name.split("_")[1:] == seen.directory.name.split("_")[1:]  # all but the second they were made
+
+
+def test_the_name_of_a_run_does_not_depend_on_secrets(tmp_path):
+    """Its hash would let whoever sees the name and the masked specification try out passwords."""
+
+    def signature(program, spec=None):
+        job = prospect(spec or RunSpec(), kind="run", module="m", command=[], out=tmp_path, program=program)
+        return job.directory.name.rpartition("_")[2]
+
+    assert signature(["t.py", "--token", "aaa"]) == signature(["t.py", "--token", "bbb"])
+    assert signature(["t.py", "--size", "aaa"]) != signature(["t.py", "--size", "bbb"])
+    one, other = (RunSpec(slurm=SlurmSpec(prologue=(f"export HF_TOKEN={secret}",))) for secret in ("aaa", "bbb"))
+    assert signature(["t.py"], one) == signature(["t.py"], other) != signature(["t.py"])
+
+
+@pytest.mark.parametrize("other_is_a_run", [True, False])
+def test_what_took_the_place_of_a_run_directory_is_left_alone(tmp_path, other_is_a_run):
+    """Whoever may write to the folder of runs can put a link to other folders of the user there."""
+
+    def made(out):
+        spec = RunSpec(name=out)  # of one second and one name, their ids would be the same
+        return prepare(spec, kind="run", module="m", command=[], out=tmp_path / out, program=["t.py"])
+
+    job, other = made("shared"), made("mine").directory
+    (other / layout.CHECKPOINTS).mkdir(exist_ok=True)
+    (other / layout.CHECKPOINTS / f"precious{SCRATCH}").write_text("precious")
+    if not other_is_a_run:
+        (other / layout.RUN_JSON).unlink()
+    before = {path: path.read_bytes() for path in other.rglob("*") if path.is_file()}
+    job.directory.rename(tmp_path / "moved")
+    job.directory.symlink_to(other)
+    with pytest.raises(RunDirError, match="has taken the place" if other_is_a_run else "not a run directory"):
+        close_directory(job.directory, job.record.model_copy(update={"status": "completed"}))
+    assert {path: path.read_bytes() for path in other.rglob("*") if path.is_file()} == before
+    job.directory.unlink()
+    (tmp_path / "moved").rename(job.directory)
+    close_directory(job.directory, job.record.model_copy(update={"status": "completed"}))
+    assert not (job.directory / layout.HOOK).exists()
 
 
 def test_two_jobs_of_one_second_do_not_meet(tmp_path):

@@ -32,6 +32,7 @@ QUIET: dict[str, Any] = {
     "turbo": False,
     "shm_free_bytes": 16 * GIB,
     "file_system": "ext4",
+    "exchangeable": "",
     "free_bytes": 500 * GIB,
     "memory_available_bytes": 60 * GIB,
     "swap_used_bytes": 0,
@@ -106,6 +107,7 @@ def test_a_machine_that_says_nothing_is_unknown_never_ok() -> None:
         ("shared memory", {"shm_free_bytes": GIB}, "ok", ""),
         ("disk space", {"free_bytes": 0}, "bad", "--out"),
         ("disk space", {"free_bytes": GIB}, "warn", "observe.budget"),
+        ("run folder", {"exchangeable": "/scratch"}, "warn", "chmod o-w"),
         ("file system", {"file_system": "nfs4"}, "warn", "local disk"),
         ("file system", {"file_system": "tmpfs"}, "warn", "lost"),
         ("file system", {"file_system": "lustre"}, "ok", "repeat"),
@@ -156,6 +158,7 @@ ANY_FACTS = st.builds(
     turbo=maybe(st.booleans()),
     shm_free_bytes=SIZES,
     file_system=WORDS,
+    exchangeable=WORDS,
     free_bytes=SIZES,
     memory_available_bytes=SIZES,
     swap_used_bytes=SIZES,
@@ -208,6 +211,14 @@ def test_facts_of_the_host_are_taken_over(tmp_path: Path) -> None:
     facts = facts_of(tmp_path)
     assert (facts.logical_cpus, facts.physical_cores, facts.usable_cpus, facts.quota_cpus) == (16, 8, 4, 3.5)
     assert (facts.load_1min, facts.clock_source, facts.file_system, facts.cores) == (0.25, "tsc", "xfs", 3.5)
+
+
+def test_a_folder_that_everybody_may_write_to_is_named_unless_it_has_the_sticky_bit(tmp_path: Path) -> None:
+    (tmp_path / "shared" / "mine").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "shared" / "mine")
+    for mode, expected in ((0o775, ""), (0o777, str(tmp_path / "shared")), (0o1777, "")):
+        (tmp_path / "shared").chmod(mode)
+        assert read_facts(HOST, tmp_path / "link" / "runs", root=tmp_path).exchangeable == expected
 
 
 def test_an_empty_tree_says_nothing(tmp_path: Path) -> None:

@@ -12,7 +12,18 @@ from allpull.rundir import redact
 SECRETS = (
     *("accessToken={}", '{{"clientSecret":"{}"}}', "AccountKey={}==;EndpointSuffix=x", "PGPASSWORD={} psql"),
     *("https://user:p@{}@host/", "redis://:{}@host:6379", "https://a/c?sv=1&sig={}", "sk_live_{}", "r8_{}", "nvapi-{}"),
-    *("hf_{}", "glrt-{}", "ya29.{}", "--hf-token {}", "--pw={}", "X-API-Key: {}", "password = '{}'", "basic {}"),
+    *(
+        "hf_{}",
+        "glrt-{}",
+        "ya29.{}",
+        "--hf-token {}",
+        "--pw={}",
+        "X-API-Key: {}",
+        "SLURM_JWT={}",
+        "--otp {}",
+        "password = '{}'",
+        "basic {}",
+    ),
 )
 
 

@@ -148,3 +148,13 @@ def test_a_command_that_no_rank_could_run_is_refused_before_anything_starts(tmp_
         with pytest.raises(ConfigError) as refused:
             check_commands("a", points_of(study_of(tmp_path, axes, run=run)))
         assert fault in "\n".join(refused.value.faults)
+
+
+def test_ids_do_not_depend_on_secrets_and_tell_points_apart_that_differ_in_what_is_masked(tmp_path: Path) -> None:
+    run = (
+        'command = ["t.py", "--token", "{secret}", "{{n}}", "--primary-key={{key}}"]\nenv = {{ HF_TOKEN = "{secret}" }}'
+    )
+    axes = "[axes]\nranks = [1]\nn = [1, 2]\nkey = ['a', 'b']"
+    ids = [[point.id for point in points_of(study_of(tmp_path, axes, run=run.format(secret=one)))] for one in "xy"]
+    assert ids[0] == ids[1]
+    assert len(set(ids[0])) == 4

@@ -22,6 +22,7 @@ from allpull.schema.results import ListedRun, ListResult
 from allpull.schema.run import UNENDED, RunRecord
 
 MAX_NAME = 200  # characters
+MOST_SET_S, MOST_SLEWED = 1.0, 0.001  # what real time may move against monotonic time: NTP slews by half of that
 
 
 def list_runs(places: Iterable[Place]) -> ListResult:
@@ -107,16 +108,28 @@ def _listed(run: Run) -> ListedRun:
         status=record.status,
         ranks=record.ranks,
         created_utc=record.created_utc,
-        seconds=_seconds(record),
+        seconds=_seconds(run),
         silent_s=_silent_s(run.directory, time.time()) if record.status in UNENDED else None,
         throughput=metrics.throughput,
         finding=explained.findings[0].title if explained is not None and explained.findings else None,
     )
 
 
-def _seconds(record: RunRecord) -> float | None:
+def _seconds(run: Run) -> float | None:
+    """From the creation of the run to its end, by real time; None also where that clock was set meanwhile."""
+    record = run.data.record
     try:
         begin, end = (datetime.fromisoformat(text) for text in (record.created_utc, record.ended_utc or ""))
     except ValueError:
         return None
-    return (end - begin).total_seconds()
+    took_s = (end - begin).total_seconds()
+    set_s = max((_set_by_s(run, rank) for rank in run.data.headers), default=0.0)
+    return None if took_s < 0 or set_s > MOST_SET_S + MOST_SLEWED * took_s else took_s
+
+
+def _set_by_s(run: Run, rank: int) -> float:
+    """By how much real time moved against monotonic time while ``rank`` ran."""
+    log, first = run.data.events.get(rank), run.data.headers[rank].clock
+    ahead_ns = [first.realtime_ns - first.monotonic_ns]
+    ahead_ns += [pair.realtime_ns - pair.monotonic_ns for pair in (log.clocks if log is not None else ())]
+    return (max(ahead_ns) - min(ahead_ns)) / 1e9

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from allpull.analyse.aligned import AlignedRun
@@ -16,6 +17,7 @@ from allpull.analyse.usage import usage
 from allpull.errors import BadInput
 from allpull.explain.scaling import caveats, sentences
 from allpull.replay.pop import with_pop
+from allpull.replay.recording.build import Record, record_window
 from allpull.schema.base import tag
 from allpull.schema.reported import ProgramTable, ScalingReport
 from allpull.schema.results import RunDetail, RunMetrics, ShowResult
@@ -30,7 +32,7 @@ def scaling_report(runs: Sequence[AlignedRun], accuracy: float | None = None) ->
     Raises:
         BadInput: there are no runs.
     """
-    return _report(*_split(runs), accuracy)
+    return _report(*_split(runs), accuracy, record_window)
 
 
 def with_explanation(runs: Sequence[AlignedRun], accuracy: float | None = None) -> ScalingReport:
@@ -45,10 +47,12 @@ def with_explanation(runs: Sequence[AlignedRun], accuracy: float | None = None) 
     from allpull.explain.explanation import explain  # noqa: PLC0415  as above
 
     programs, without_steps = _split(runs)
-    result, of_program = _report(programs, without_steps, accuracy), programs[0]
+    record = lru_cache(maxsize=1)(record_window)  # the last window is that of the run that is explained
+    result, of_program = _report(programs, without_steps, accuracy, record), programs[0]
     largest = of_program[-1]  # they are in order of ranks, then of time
     result = result.model_copy(update={"usage": usage(largest), "operators": operator_summary(largest.data)})
-    made = explain(largest, [run for run in of_program if run.data.record.ranks < largest.data.record.ranks])
+    smaller = [run for run in of_program if run.data.record.ranks < largest.data.record.ranks]
+    made = explain(largest, smaller, record)
     if made.window is None:
         return result
     return result.model_copy(update={"explained": [drawn(made.result, made.window, made.blame)]})
@@ -63,11 +67,14 @@ def unscaled_report(runs: Sequence[AlignedRun]) -> ScalingReport:
 
 
 def _report(
-    programs: Sequence[Sequence[AlignedRun]], without_steps: Sequence[AlignedRun], accuracy: float | None
+    programs: Sequence[Sequence[AlignedRun]],
+    without_steps: Sequence[AlignedRun],
+    accuracy: float | None,
+    record: Record,
 ) -> ScalingReport:
     names = titles([program(members[0].data.record) for members in programs]) if len(programs) > 1 else [""]
-    others = [_table(name, members, accuracy)[0] for name, members in zip(names[1:], programs[1:], strict=True)]
-    table, details = _table(names[0], programs[0], accuracy)
+    others = [_table(name, members, accuracy, record)[0] for name, members in zip(names[1:], programs[1:], strict=True)]
+    table, details = _table(names[0], programs[0], accuracy, record)
     apart = [detail(run, metrics(run)) for run in without_steps]
     return ScalingReport(schema=tag("report"), **dict(table), details=details, others=others, without_steps=apart)
 
@@ -88,19 +95,21 @@ def _split(runs: Sequence[AlignedRun]) -> tuple[list[list[AlignedRun]], list[Ali
 
 
 def with_efficiencies(
-    runs: Sequence[RunMetrics], aligned: Sequence[AlignedRun], reference: str | None
+    runs: Sequence[RunMetrics], aligned: Sequence[AlignedRun], reference: str | None, record: Record = record_window
 ) -> list[RunMetrics]:
     """``runs`` with POP efficiencies and the idle share of accelerators; ``aligned`` in their order."""
     measured = [run.model_copy(update={"idle": accelerator_idle(one)}) for run, one in zip(runs, aligned, strict=True)]
-    return with_pop(measured, aligned, reference)
+    return with_pop(measured, aligned, reference, record)
 
 
-def _table(name: str, runs: Sequence[AlignedRun], accuracy: float | None) -> tuple[ProgramTable, list[RunDetail]]:
+def _table(
+    name: str, runs: Sequence[AlignedRun], accuracy: float | None, record: Record
+) -> tuple[ProgramTable, list[RunDetail]]:
     show = scaling_table(runs, accuracy)
     if len(runs) == 1:  # of several, the series would be most of the JSON
         io = show.runs[0].io.model_copy(update={"over_time": over_time(runs[0])})
         show = show.model_copy(update={"runs": [show.runs[0].model_copy(update={"io": io})]})
-    show = show.model_copy(update={"runs": with_efficiencies(show.runs, runs, show.reference)})
+    show = show.model_copy(update={"runs": with_efficiencies(show.runs, runs, show.reference, record)})
     details = [detail(run, measured) for run, measured in zip(runs, show.runs, strict=True)]
     return ProgramTable(
         program=name, show=show, words=sentences(show, details), caveats=caveats(show, details)

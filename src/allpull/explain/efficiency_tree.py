@@ -134,11 +134,8 @@ def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, re
 
 def _of_some(window: Window, work_s: Floats) -> tuple[Efficiency, dict[str, float]]:
     """The factors and gains that follow from some ranks of a job alone; ``work_s`` (steps, ranks) is useful work."""
-    blocked_s = np.zeros_like(work_s)
-    np.add.at(blocked_s, window.step_of, event_times(window).blocked_s)
-    alone_s = np.zeros_like(work_s)
-    for seconds in sequential(window).values():
-        np.add.at(alone_s, window.step_of, seconds)
+    blocked_s = window.sums(event_times(window).blocked_s)
+    alone_s = window.sums(*sequential(window).values())
     lost = {
         "collectives": blocked_s.mean(axis=1),
         "input": window.per_step("input").mean(axis=1),

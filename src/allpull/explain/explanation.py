@@ -28,7 +28,7 @@ from allpull.explain.findings import Findings, advice, findings
 from allpull.explain.rules import no_exchange
 from allpull.replay.blame import Blame, blame
 from allpull.replay.pop import against_reference, pop
-from allpull.replay.recording.build import NoWindow, record_window
+from allpull.replay.recording.build import NoWindow, Record, record_window
 from allpull.replay.window import WORK, Window
 from allpull.rundir.read.nccl_log import read_transports
 from allpull.rundir.read.run import RunData
@@ -55,16 +55,16 @@ class Explanation:
     blame: Blame | None = None
 
 
-def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = ()) -> Explanation:
+def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: Record = record_window) -> Explanation:
     """One run explained, against the one of ``references`` with the fewest ranks, where there are any."""
     run = aligned.data
-    recorded = record_window(aligned)
+    recorded = record(aligned)
     if isinstance(recorded, NoWindow):
         return Explanation(result=_without_window(aligned, recorded))
     machine = machine_of(run, recorded.steps)
     network = network_of(machine, recorded)
     window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
-    compared = [(one.data, other) for one in references if isinstance(other := record_window(one), Window)]
+    compared = [(one.data, other) for one in references if isinstance(other := record(one), Window)]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
     charged = blame(window)
     networks = ddp_settings(run)

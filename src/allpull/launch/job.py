@@ -93,8 +93,8 @@ def prospect(
 ) -> Job:
     """The job that ``prepare`` would create now; writes nothing."""
     now = datetime.now(UTC)
-    content: object = to_plain(spec) if program is None else [to_plain(spec), *program]
-    signature = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+    masked, _ = redact.tree([to_plain(spec), list(program or ())])  # whoever sees the name could try secrets out
+    signature = hashlib.sha256(json.dumps(masked, sort_keys=True).encode()).hexdigest()[:8]
     visible, _ = redact.text(spec.name)
     ranks = None if spec.launch.launcher in USER_STARTED else spec.launch.ranks
     name = layout.run_name(f"{now:%Y%m%dT%H%M%SZ}", visible, ranks, signature)

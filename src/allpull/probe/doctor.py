@@ -180,6 +180,16 @@ def _file_system(facts: Facts) -> Verdict:
     return "ok", kind, ""
 
 
+def _run_folder(facts: Facts) -> Verdict:
+    place = facts.exchangeable
+    if place is None:
+        return "unknown", "who may write there cannot be checked", ""
+    if place:
+        advice = "choose another folder with --out, or take that right away: chmod o-w, or +t to keep what others made"
+        return "warn", f"any user may exchange what is in {place}", advice
+    return "ok", "not everybody may exchange its runs", ""
+
+
 def _memory(facts: Facts) -> Verdict:
     free = facts.memory_available_bytes
     if free is None:
@@ -268,6 +278,7 @@ CHECKS: dict[str, Callable[[Facts], Verdict]] = {
     "shared memory": _shm,
     "disk space": _space,
     "file system": _file_system,
+    "run folder": _run_folder,
     "memory": _memory,
     "swap": _swap,
     "open files": _open_files,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+import stat
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -48,6 +49,7 @@ class Facts:
     shm_free_bytes: int | None = None  # in /dev/shm
     file_system: str | None = None  # of the run directory
     free_bytes: int | None = None  # there
+    exchangeable: str | None = None  # folder on its path in which any user may rename what others made; empty: none
     memory_available_bytes: int | None = None
     swap_used_bytes: int | None = None
     open_files: int | None = None  # soft limit
@@ -96,6 +98,7 @@ def read_facts(
         shm_free_bytes=_free_bytes(root / "dev/shm"),
         file_system=host.file_system,
         free_bytes=_free_bytes(_nearest(run_dir)),
+        exchangeable=_exchangeable(_nearest(run_dir)),
         memory_available_bytes=min([memory.available, *_group_memory_bytes(root)]),
         swap_used_bytes=_swap_used_bytes(),
         open_files=_open_files(),
@@ -156,6 +159,16 @@ def _nearest(path: Path) -> Path:
         return next((folder for folder in (whole, *whole.parents) if folder.is_dir()), whole)
     except (OSError, ValueError):
         return path
+
+
+def _exchangeable(folder: Path) -> str | None:
+    """The nearest folder from ``folder`` upwards that everybody may write to without the sticky bit; empty: none."""
+    try:
+        whole = folder.resolve(strict=True)
+        modes = {place: place.stat().st_mode for place in (whole, *whole.parents)}
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return next((str(place) for place, mode in modes.items() if mode & stat.S_IWOTH and not mode & stat.S_ISVTX), "")
 
 
 def _free_bytes(folder: Path) -> int | None:

@@ -63,9 +63,6 @@ def blame(window: Window) -> Blame:
     times = event_times(window)
     delay_s = times.delay_s(window)
     transfer_s = times.blocked_s - delay_s
-    of_steps = np.zeros((3, window.steps.size, window.ranks))
-    for total_s, each_s in zip(of_steps, (delay_s, transfer_s, times.wait_s(window)), strict=True):
-        np.add.at(total_s, window.step_of, each_s)
     met = np.flatnonzero((times.culprit >= 0) & (times.present.sum(axis=1) > 1))
     sure = met[times.margin_s[met] > max(2 * window.bound_s, SMALL_S)]
     charges = _charges(window, times, delay_s, transfer_s)
@@ -73,9 +70,9 @@ def blame(window: Window) -> Blame:
         caused_s=charges.caused_s,
         by_phase=charges.by_phase,
         unattributed_s=charges.unattributed_s,
-        delay_s=of_steps[0],
-        transfer_s=of_steps[1],
-        wait_s=of_steps[2],
+        delay_s=window.sums(delay_s),
+        transfer_s=window.sums(transfer_s),
+        wait_s=window.sums(times.wait_s(window)),
         late_s=_late(window, times),
         last=np.bincount(times.culprit[sure], minlength=window.ranks),
         meetings=met.size,

@@ -28,7 +28,7 @@ import numpy as np
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.replay.engine import replay
-from allpull.replay.recording.build import NoWindow, record_window
+from allpull.replay.recording.build import NoWindow, Record, record_window
 from allpull.replay.useful import sequential, useful_s
 from allpull.replay.whatif.network import single_rank, without_transfer
 from allpull.replay.whatif.work import ORCHESTRATION
@@ -76,12 +76,14 @@ def against_reference(one: PopEfficiencies, reference: PopEfficiencies | None) -
     return one.model_copy(update={"computational": computational, "global_": one.parallel * computational})
 
 
-def with_pop(runs: Sequence[RunMetrics], aligned: Sequence[AlignedRun], reference: str | None) -> list[RunMetrics]:
+def with_pop(
+    runs: Sequence[RunMetrics], aligned: Sequence[AlignedRun], reference: str | None, record: Record = record_window
+) -> list[RunMetrics]:
     """``runs`` with their efficiencies, or why there are none; ``aligned`` in their order.
 
     Each is scaled against the run that its speed-up refers to, by default the one with the id ``reference``.
     """
-    measured = {run.run: _of_run(one) for run, one in zip(runs, aligned, strict=True)}
+    measured = {run.run: _of_run(one, record) for run, one in zip(runs, aligned, strict=True)}
     return [_added(run, measured[run.run], measured.get(run.reference or reference or "")) for run in runs]
 
 
@@ -92,11 +94,11 @@ def _added(run: RunMetrics, measured: PopEfficiencies | str, reference: PopEffic
     return run.model_copy(update={"pop": against_reference(measured, basis)})
 
 
-def _of_run(aligned: AlignedRun) -> PopEfficiencies | str:
+def _of_run(aligned: AlignedRun, record: Record) -> PopEfficiencies | str:
     """The efficiencies of a run, or the reason why there are none."""
     if aligned.no_exchange is not None:
         return "its ranks are unrelated trainings"
-    window = record_window(aligned)
+    window = record(aligned)
     if isinstance(window, NoWindow):
         return window.reason
     if not window.complete:

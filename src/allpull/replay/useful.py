@@ -7,8 +7,6 @@ other work (the loader, copies, the host between phases) is neither.
 
 from __future__ import annotations
 
-import numpy as np
-
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.window import Bools, Window
 
@@ -46,7 +44,4 @@ def evaluated_by_all(window: Window) -> Bools:
 
 def useful_s(window: Window) -> Floats:
     """Useful seconds of each step and rank, shape (steps, ranks)."""
-    total = np.zeros((window.steps.size, window.ranks))
-    for seconds in useful(window).values():
-        np.add.at(total, window.step_of, seconds)
-    return total
+    return window.sums(*useful(window).values())

@@ -27,6 +27,7 @@ them the batch k is there at the earliest, d_k being when the rank has it::
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -152,7 +153,25 @@ class Window:
 
     def per_step(self, name: str) -> Floats:
         """Seconds of phase ``name`` by step and rank, shape (steps, ranks)."""
+        return self.sums(self.work[name]) if name in self.work else np.zeros((self.steps.size, self.ranks))
+
+    def sums(self, *values: Floats) -> Floats:
+        """Sums over the events of each step and over all ``values`` (events, ranks), shape (steps, ranks).
+
+        As ``np.add.at`` adds them, in half the time: neighbouring steps with equally many events are added together.
+        """
         totals = np.zeros((self.steps.size, self.ranks))
-        if name in self.work:
-            np.add.at(totals, self.step_of, self.work[name])
+        begins = np.flatnonzero(np.diff(self.step_of, prepend=-1))
+        if not np.array_equal(self.step_of[begins], np.arange(self.steps.size)):  # some step has no event
+            for each in values:
+                np.add.at(totals, self.step_of, each)
+            return totals
+        counts = np.diff(begins, append=self.events)
+        edges = [*np.flatnonzero(np.diff(counts, prepend=-1)).tolist(), counts.size]
+        for each in values:
+            for first, end in pairwise(edges):
+                count = int(counts[first])
+                rows = each[begins[first] : begins[first] + count * (end - first)].reshape(-1, count, self.ranks)
+                for place in range(count):
+                    totals[first:end] += rows[:, place]
         return totals

@@ -15,7 +15,7 @@ _PART = r"[-_.]*(?:[A-Za-z0-9]+[-_.]+)*"  # before the last part of a name
 _NAME = (
     rf"{_PART}"
     r"(?:[A-Za-z0-9]*(?:pass(?:word|wd|phrase)|secrets?|tokens?|accountkey)|"
-    r"pass|api[-_]?keys?|auth(?:orization|[-_]?key)?|credentials?|cookie|bearer|"
+    r"pass|api[-_]?keys?|auth(?:orization|[-_]?key)?|credentials?|cookie|bearer|jwt|otp|"
     r"dsn|(?<=[-_.])(?:pwd|keys?))"  # a bare `key` or PWD is no secret: "missing key: conv1" must stay readable
     r"(?:[-_.](?:id|value|str(?:ing)?|base64|json))?"
 )

@@ -82,10 +82,16 @@ def close_record(directory: Path, record: RunRecord) -> None:
     """Write the final ``record``, and remove what only the running job needed: secrets, unfinished checkpoints.
 
     Raises:
-        RunDirError: the job file cannot be read; the record is written.
+        RunDirError: the directory is no longer that of ``record``, and nothing is touched; or the job file cannot be
+            read, and the record is written.
         OSError: as ``write_record``.
     """
     root = safe_open.checked_directory(directory)
+    if read_record(root).id != record.id:  # whoever may write to the folder around it can exchange it
+        raise RunDirError(
+            f"{safe_open.shown_path(root)}: another directory has taken the place of run {record.id}",
+            hint="choose a folder for runs (--out) to which nobody else may write",
+        )
     for file in (layout.RESERVE, layout.SECRETS):
         safe_open.remove_files(root, *file.split("/"))
     safe_open.remove_files(root, layout.CHECKPOINTS, SCRATCH)  # of a rank that was killed as it wrote

@@ -12,6 +12,7 @@ from typing import Any
 
 from allpull.config.typed import show
 from allpull.errors import BadInput, ConfigError
+from allpull.rundir import redact
 from allpull.schema.studied import Parameters
 from allpull.study.file import Matrix, StudyFile
 from allpull.study.parameters import check_names
@@ -128,7 +129,8 @@ def _point(parameters: Parameters, job: PointJob, names: Mapping[str, None], wit
             own[name] = parameters[name]
         elif name in job.defaults:
             own[name] = job.defaults[name]
-    text = json.dumps(job.configuration, sort_keys=True)
+    masked, secrets = redact.tree(job.configuration)  # whoever sees the id could try secrets out
+    text = json.dumps([masked, own] if secrets else masked, sort_keys=True)  # points may differ in what is masked
     return Point(
         id=hashlib.sha256(text.encode()).hexdigest()[:ID_CHARACTERS],
         parameters=own,

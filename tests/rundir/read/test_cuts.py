@@ -74,17 +74,45 @@ def test_all_ranks_cut_after_half_of_their_steps_say_so(tmp_path: Path) -> None:
     assert new.ranks == (0, 1)
 
 
-def test_counters_cut_after_a_few_samples_say_so(tmp_path: Path) -> None:
+def of_counters(directory: Path) -> list[str]:
+    return [gap.text for gap in read_run(directory).gaps if gap.kind == "host counters"]
+
+
+@pytest.mark.parametrize(
+    ("kept", "text"),
+    [
+        (lambda before, inside: before + inside[: len(inside) // 2], "s before its last step"),
+        (lambda before, inside: before, "s before its last step"),
+        (lambda before, inside: [], "there is no sample"),
+        (lambda before, inside: inside[len(inside) // 2 :], "s after its first step"),
+        (lambda before, inside: [*before, *inside[:2], *inside[-3:]], "no sample for up to"),
+        (lambda before, inside: [*before, *inside[:2], *inside[2::4], inside[-1]], None),  # as a budget thins them
+    ],
+)
+def test_counters_that_do_not_cover_the_steps_say_so(tmp_path: Path, kept: Any, text: str | None) -> None:
     shutil.copytree(KEPT / WHOLE[-1], tmp_path / "run")
+    assert of_counters(tmp_path / "run") == []
     steps = read_run(tmp_path / "run").steps
-    middle_ns = (steps["begin_ns"].min() + steps["end_ns"].max()) // 2
     (path,) = (tmp_path / "run" / layout.COUNTERS).iterdir()
-    samples = [json.loads(line)["t_ns"] for line in path.read_bytes().splitlines()[1:]]
-    before = 1 + sum(t_ns < middle_ns for t_ns in samples)
-    for lines, text in ((before, "s before its last step"), (0, "without a whole first line")):
-        keep_lines(path, lambda _, lines=lines: lines)
-        (gap,) = [gap for gap in read_run(tmp_path / "run").gaps if gap.kind == "host counters"]
-        assert text in gap.text
+    header, *samples = path.read_bytes().splitlines(keepends=True)
+    before = [line for line in samples if json.loads(line)["t_ns"] < steps["begin_ns"].min()]
+    path.write_bytes(b"".join([header, *kept(before, samples[len(before) :])]))
+    said = of_counters(tmp_path / "run")
+    assert len(said) == (0 if text is None else 1)
+    assert all(text in one for one in said)
+
+
+def test_a_counters_file_that_is_gone_or_without_a_first_line_is_said_once(tmp_path: Path) -> None:
+    shutil.copytree(KEPT / WHOLE[-1], tmp_path / "run")
+    (path,) = (tmp_path / "run" / layout.COUNTERS).iterdir()
+    path.write_bytes(b"")
+    assert of_counters(tmp_path / "run") == ["counters: 1 file without a whole first line: not read"]
+    path.unlink()
+    assert of_counters(tmp_path / "run") == [f"no counters of host {path.stem}: there is no file of them"]
+    document = json.loads((tmp_path / "run" / layout.RUN_JSON).read_text())
+    document["spec"]["observe"]["counters"] = False
+    (tmp_path / "run" / layout.RUN_JSON).write_text(json.dumps(document))
+    assert of_counters(tmp_path / "run") == []
 
 
 @pytest.mark.parametrize("kept", [3, 8, 30])  # the last ones without any tag: none is of a warm-up

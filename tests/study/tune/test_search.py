@@ -52,6 +52,26 @@ def test_the_bottleneck_comes_first():
     assert then[1].bottleneck == "network"  # two workers are enough for that
 
 
+class TwoLimits(Simulated):
+    """Its link and its loaders limit it alike at first, and it computes for most of the time, which nothing tunes."""
+
+    def rate(self, parameters):
+        return min(68 if parameters["hook"] == "none" else 104, 34 * parameters["workers"])
+
+    def bottlenecks(self, run):
+        hook, workers = (self.runs[int(run)][name] for name in ("hook", "workers"))
+        return ["compute", "network" if hook == "none" and workers > 1 else "input"]
+
+
+def test_two_limits_that_tie_are_both_relieved_beside_one_that_nothing_tunes():
+    space = (BUCKETS, dimension("workers", [2, 3, 4]), HOOKS)
+    search = searched(space, TwoLimits({"batch": 64}, noise=0.0, seed=0), trials=14)
+    found = next(trial for trial in search.trials if trial.value.value == 102)
+    assert found.parameters == {"bucket": 25, "workers": 3, "hook": "fp16"}
+    assert (found.proposed_by, found.bottleneck) == ("bottleneck", "input")
+    assert search.best.parameters["workers"] == 4
+
+
 def test_a_failure_is_a_row_with_its_reason_and_never_the_best():
     simulated = Simulated({"bucket": 25}, noise=0.0, seed=0)
     search = searched((dimension("batch", [256, 512]), WORKERS), simulated, trials=10)

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 import importlib
+import os
 import shutil
+import stat
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -219,3 +223,34 @@ def test_none_touches_nothing():
     with translate.plain():
         pass
     assert translate.why_not() == ""
+
+
+@needs_a_compiler
+@pytest.mark.parametrize("planted", ["", "folder", "link", "file"])
+def test_what_another_user_put_where_inductor_keeps_its_code_is_not_used(tmp_path, monkeypatch, planted):
+    """Inductor executes what it finds there, and its own folder has a name that any user can take first."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "torchinductor_me"))  # as torch itself sets it
+    ours = tmp_path / f"torchinductor_allpull_{os.getuid()}"
+    if planted == "folder":
+        ours.mkdir()
+        ours.chmod(0o777)
+    elif planted == "link":
+        (tmp_path / "stranger").mkdir()
+        ours.symlink_to(tmp_path / "stranger")
+    elif planted == "file":
+        ours.touch()
+    model = Compiled("default")(Net())
+    model(torch.randn(2, 1, 8, 8)).sum().backward()
+    used = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert (used == ours) == (planted == "")
+    assert stat.S_IMODE(used.lstat().st_mode) == 0o700
+    assert list(used.iterdir())
+    assert not planted or ours.is_file() or not list(ours.iterdir())
+
+
+def test_a_folder_that_the_user_chose_for_compiled_code_is_kept(monkeypatch, tmp_path_factory):
+    chosen = tmp_path_factory.mktemp("chosen")
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(chosen))
+    Compiled("default")(Net())
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == str(chosen)

@@ -20,6 +20,8 @@ from allpull.rundir.read.events import EventLog
 from allpull.units import NS_PER_S
 
 Floats = NDArray[np.float64]
+Curves = dict[str, list[tuple[Times, dict[str, Floats]]]]
+"""By host: the times of the samples of each rank, or other key, and its counters at them, NaN for not counted."""
 
 MAX_INTERVALS = 2000  # more than a page can show; longer series have longer intervals
 COUNTED = ("read_bytes", "read_calls", "write_bytes", "write_calls", "storage_read_bytes", "storage_write_bytes")
@@ -62,7 +64,7 @@ def io_series(
         counted: the counters, cumulative ones. The first decides where a rank was measured.
         key: the column of whose counters they are, such as ``nic`` where ``counters`` are of interfaces.
     """
-    curves, left_out = _curves(counters, alignment, counted, key)
+    curves, left_out = curves_of(counters, alignment, counted, key)
     of_hosts = [np.unique(np.concatenate([times for times, _ in ranks])) for ranks in curves.values()]
     edges = _at_most(max(of_hosts, key=len, default=np.zeros(1, dtype=np.int64)), MAX_INTERVALS)
     every = [curve for ranks in curves.values() for curve in ranks]
@@ -78,16 +80,13 @@ def io_series(
     )
 
 
-def growth_within(
-    counters: pl.DataFrame, alignment: Alignment | None, intervals: tuple[Times, Times], counted: Sequence[str]
-) -> dict[str, float | None]:
+def growth_within(curves: Curves, intervals: tuple[Times, Times], counted: Sequence[str]) -> dict[str, float | None]:
     """By how much each counter grew within disjoint ``intervals`` (begins and ends, on the shared clock), over ranks.
 
     None where a rank was not measured throughout.
     """
     edges = np.unique(np.concatenate(intervals))
     is_inside = np.isin(edges[:-1], intervals[0])
-    curves, _ = _curves(counters, alignment, counted, "rank")
     totals = {
         name: sum(
             float(_growth(edges, times, of[name])[is_inside].sum()) for ranks in curves.values() for times, of in ranks
@@ -97,21 +96,19 @@ def growth_within(
     return {name: None if np.isnan(total) else total for name, total in totals.items()}
 
 
-def sampled_by_all(
-    counters: pl.DataFrame, alignment: Alignment | None, ranks: int, counter: str
-) -> tuple[int, int] | None:
+def sampled_by_all(curves: Curves, ranks: int, counter: str) -> tuple[int, int] | None:
     """The time in which ``counter`` of every rank was sampled, on the shared clock; None where one never was."""
-    curves, _ = _curves(counters.drop_nulls(counter), alignment, [counter], "rank")
-    times = [times for of_host in curves.values() for times, _ in of_host]
+    known = [times[~np.isnan(of[counter])] for of_host in curves.values() for times, of in of_host]
+    times = [one for one in known if one.size]
     if len(times) < ranks:
         return None
     first_ns, last_ns = max(int(one[0]) for one in times), min(int(one[-1]) for one in times)
     return (first_ns, last_ns) if first_ns < last_ns else None
 
 
-def _curves(
-    counters: pl.DataFrame, alignment: Alignment | None, counted: Sequence[str], key: str
-) -> tuple[dict[str, list[tuple[Times, dict[str, Floats]]]], tuple[str, ...]]:
+def curves_of(
+    counters: pl.DataFrame, alignment: Alignment | None, counted: Sequence[str], key: str = "rank"
+) -> tuple[Curves, tuple[str, ...]]:
     """The samples of each ``key`` by host, aligned; and the hosts whose clock is unknown.
 
     Both are in the order of their first sample.
@@ -126,7 +123,7 @@ def _curves(
             else:
                 left_out.append(host)
     figures = {name: ordered[name].cast(pl.Float64).to_numpy() for name in counted}
-    curves: dict[str, list[tuple[Times, dict[str, Floats]]]] = {}
+    curves: Curves = {}
     for host, _, places in _places_by(ordered, "host", key):
         if host not in left_out:
             own = {name: values[places] for name, values in figures.items()}

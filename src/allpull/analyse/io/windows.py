@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.clock.host_clocks import Times
 from allpull.analyse.epochs.parts import Epochs
-from allpull.analyse.io.over_time import Floats, growth_within, io_series, sampled_by_all
+from allpull.analyse.io.over_time import Floats, curves_of, growth_within, io_series, sampled_by_all
 from allpull.analyse.steps.grid import of_steps
 from allpull.analyse.steps.pauses import union
 from allpull.schema.reading import Io, IoOverTime, IoWindow
@@ -32,8 +32,8 @@ def with_windows(io: Io, run: AlignedRun, epochs: Epochs) -> Io:
     """``io`` with the means over named windows, and what was read per sample; as it is where clocks do not compare."""
     if run.data.counters.is_empty() or run.steps.is_empty() or not run.clock.compares:
         return io
-    counters, alignment = run.data.counters, run.clock.alignment
-    sampled = sampled_by_all(counters, alignment, run.data.record.ranks, COUNTED[0])
+    curves, _ = curves_of(run.data.counters, run.clock.alignment, COUNTED)
+    sampled = sampled_by_all(curves, run.data.record.ranks, COUNTED[0])
     if sampled is None:
         return io
     windows = []
@@ -42,7 +42,7 @@ def with_windows(io: Io, run: AlignedRun, epochs: Epochs) -> Io:
         length_ns = int((inside[1] - inside[0]).sum())
         if length_ns < LEAST_SHARE * int((intervals[1] - intervals[0]).sum()) or not length_ns:
             continue
-        growth = growth_within(counters, alignment, inside, COUNTED)
+        growth = growth_within(curves, inside, COUNTED)
         windows.append(_window(name, length_ns, growth, _samples(run.steps, inside)))
     best = next((one for one in reversed(windows) if one.name != "steady steps" and one.samples), None)
     return io.model_copy(

@@ -179,8 +179,8 @@ def gather(
 
 def first_batches(aligned: AlignedRun, window: Window) -> Bools:
     """Which steps of ``window`` have the first batch of an epoch in them, by their tags, shape (steps,)."""
-    tags = of_steps(aligned.steps, window.steps).group_by("step").agg(pl.col("tag_first_batch").any()).sort("step")
-    first: Bools = tags["tag_first_batch"].to_numpy()
+    tags = of_steps(aligned.steps.select("step", "tag_first_batch"), window.steps).group_by("step")
+    first: Bools = tags.agg(pl.col("tag_first_batch").any()).sort("step")["tag_first_batch"].to_numpy()
     return first
 
 

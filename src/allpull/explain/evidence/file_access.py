@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -28,11 +30,9 @@ def file_access(run: RunData, steps: NDArray[np.int64]) -> FileAccess | None:
     ranks = run.record.ranks
     moved_bytes = np.zeros((steps.size, ranks))
     intervals_s = []
-    samples = run.counters.drop_nulls(COUNTERS).sort("rank", "t_ns")
-    within = of_steps(run.steps, steps).sort("rank", "step")
-    for rank in range(ranks):
-        mine = samples.filter(pl.col("rank") == rank)
-        moments = within.filter(pl.col("rank") == rank)
+    samples = run.counters.select("rank", "t_ns", *COUNTERS).drop_nulls(COUNTERS).sort("rank", "t_ns")
+    within = of_steps(run.steps.select("rank", "step", "begin_ns", "end_ns"), steps).sort("rank", "step")
+    for rank, (mine, moments) in enumerate(zip(_of_ranks(samples, ranks), _of_ranks(within, ranks), strict=True)):
         if mine.height < 2 or moments.height != steps.size:
             return None
         grown = sum(mine[name].cast(pl.Float64).diff().fill_null(0).clip(lower_bound=0).cum_sum() for name in COUNTERS)
@@ -43,3 +43,9 @@ def file_access(run: RunData, steps: NDArray[np.int64]) -> FileAccess | None:
         moved_bytes[:, rank] = edges[:, 1] - edges[:, 0]
         intervals_s.append(float(np.median(np.diff(sampled_ns))) / NS_PER_S)
     return FileAccess(moved_bytes=moved_bytes, interval_s=max(intervals_s))
+
+
+def _of_ranks(records: pl.DataFrame, ranks: int) -> Iterator[pl.DataFrame]:
+    """The rows of each rank from 0 on; ``records`` go by rank."""
+    edges = np.searchsorted(records["rank"].to_numpy(), np.arange(ranks + 1)).tolist()
+    return (records[begin:end] for begin, end in pairwise(edges))

@@ -116,7 +116,7 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
         slow=tuple(one for one in slow if one.rank not in of_hosts),
         slow_hosts=hosts,
         contended=tuple(contended),
-        loaders=tuple(one for one in _loaders(window) if one.size.value >= least_s),
+        loaders=tuple(one for one in _loaders(window, least_s) if one.size.value >= least_s),
         uneven=uneven,
         unsure=tuple(unsure),
         floor_s=computing.floor_s,
@@ -124,12 +124,12 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
     )
 
 
-def _loaders(window: Window) -> tuple[Outlier, ...]:
-    """The ranks that wait longer for their loaders: on devices, those whose hosts do.
+def _loaders(window: Window, least_s: float) -> tuple[Outlier, ...]:
+    """The ranks that wait longer for their loaders, by ``least_s`` or more: on devices, those whose hosts do.
 
     Of equal hosts one is the last to issue each step. Its device waits longest for each batch, and the others' for it.
     """
-    late = outliers(per_step(window, ("input",))).ranks
+    late = outliers(per_step(window, ("input",)), least_s=least_s).ranks
     if window.fetched_s is None:
         return late
     behind = {one.rank for one in outliers(window.fetched_s).ranks}
@@ -194,11 +194,11 @@ def _held(held_s: Floats, surely_s: Floats, window: Window) -> list[Outlier]:
     A good part of it must certainly fall into their computation: a rank that returns late from its loader, or that
     polls for the others while it waits for them, is not late because of that.
     """
-    sure_s = surely_s.mean(axis=0)
+    sure_s, least_s = surely_s.mean(axis=0), HELD * step_s(window)
     return [
         one
-        for one in outliers(held_s).ranks
-        if one.size.value >= HELD * step_s(window) and sure_s[one.rank] >= SURELY * one.size.value
+        for one in outliers(held_s, least_s=least_s).ranks
+        if one.size.value >= least_s and sure_s[one.rank] >= SURELY * one.size.value
     ]
 
 

@@ -108,7 +108,8 @@ class Machine:
 def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
     """The machine of ``run`` during ``steps``, as far as it is known."""
     ranks = run.record.ranks
-    spans = of_steps(run.steps, steps).group_by("rank").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
+    recorded = of_steps(run.steps.select("rank", "step", "begin_ns", "end_ns", "recording_ns"), steps)
+    spans = recorded.group_by("rank").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
     inside = _inside(run.counters, spans)
     reading = steady_rates.reading(run.counters, spans, ranks)
     hosts = tuple(run.headers[rank].host if rank in run.headers else "" for rank in range(ranks))
@@ -126,7 +127,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         gpus={host.host: tuple(host.gpus) for host in run.hosts},
         localities={rank: log.localities[-1] for rank, log in run.events.items() if log.localities},
         input_shapes=max((log.input_shapes for log in run.events.values()), key=_most_shapes, default=()),
-        sensors=_sensors(run, steps, hosts),
+        sensors=_sensors(run.gpus, recorded, steps.size, hosts),
         device_busy_share=_device_busy_share(run.gpus, _of_hosts(spans, hosts)),
         precision=trained.get("precision"),
         autocast=_autocast(run, steps),
@@ -143,7 +144,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         uses_gloo={log.process_groups[-1].backend for log in run.events.values() if log.process_groups} == {"gloo"},
         read_bytes_per_s=reading.read_bytes_per_s,
         storage_read_bytes_per_s=reading.storage_read_bytes_per_s,
-        recording_share=recording_overhead(of_steps(run.steps, steps)).share,
+        recording_share=recording_overhead(recorded).share,
     )
 
 
@@ -184,14 +185,19 @@ def _inside(samples: pl.DataFrame, spans: pl.DataFrame) -> pl.DataFrame:
     return joined.filter(pl.col("t_ns").is_between(pl.col("begin_ns"), pl.col("end_ns"))).sort("rank", "t_ns")
 
 
-def _sensors(run: RunData, steps: NDArray[np.int64], hosts: tuple[str, ...]) -> dict[str, Floats]:
+def _sensors(gpus: pl.DataFrame, recorded: pl.DataFrame, steps: int, hosts: tuple[str, ...]) -> dict[str, Floats]:
     """Sensor → its median over accelerators in each step, (steps,); a host's steps are those of its first rank."""
+    if gpus.is_empty():
+        return {}
     first = {host: rank for rank, host in reversed(list(enumerate(hosts)))}
+    of_first = (
+        recorded.filter(pl.col("rank").is_in(list(first.values()))).sort("step").partition_by("rank", as_dict=True)
+    )
     rows = []
-    for host, samples in run.gpus.group_by("host"):
+    for host, samples in gpus.group_by("host"):
         if host[0] not in first:
             continue
-        begins = of_steps(run.steps, steps).filter(pl.col("rank") == first[str(host[0])]).sort("step")
+        begins = of_first.get((first[str(host[0])],), recorded.clear())
         end_ns = begins["end_ns"].max()
         place = np.searchsorted(begins["begin_ns"].to_numpy(), samples["t_ns"].to_numpy(), side="right") - 1
         placed = samples.with_columns(pl.Series("place", place))
@@ -203,7 +209,7 @@ def _sensors(run: RunData, steps: NDArray[np.int64], hosts: tuple[str, ...]) -> 
     for name in SENSORS:
         known = by_step.drop_nulls(name)
         if known.height:
-            values = np.full(steps.size, np.nan)
+            values = np.full(steps, np.nan)
             values[known["place"].to_numpy()] = known[name].to_numpy()
             medians[name] = values
     return medians

@@ -72,9 +72,14 @@ class Outliers:
     floor_s: float
 
 
-def outliers(work_s: Floats, *, seed: int = 0) -> Outliers:
-    """The ranks whose ``work_s`` (steps, ranks), in s, is above that of the others; at most half of the ranks."""
+def outliers(work_s: Floats, *, least_s: float = 0.0, seed: int = 0) -> Outliers:
+    """The ranks whose ``work_s`` (steps, ranks), in s ≥ 0, is above that of the others; at most half of the ranks.
+
+    ``least_s``: none is looked for where no rank works that long per step, as none can be above the others by as much.
+    """
     steps, ranks = work_s.shape
+    if least_s > 0 and not (work_s.mean(axis=0) >= least_s).any():
+        return Outliers(ranks=(), floor_s=float("inf"))
     late: list[Outlier] = []
     left = np.arange(ranks)
     floor_s = float("inf")
@@ -164,7 +169,8 @@ def _shuffled(late: Floats, rng: np.random.Generator) -> float:
     blocks = min(MAX_BLOCKS, max(1, steps // MIN_BLOCK))
     starts = np.linspace(0, steps, blocks, endpoint=False).astype(np.intp)
     sums = np.add.reduceat(late, starts, axis=0)
-    largest = np.empty(SHUFFLES)
+    largest, shuffled = np.empty(SHUFFLES), np.empty_like(sums)
     for shuffle in range(SHUFFLES):
-        largest[shuffle] = rng.permuted(sums, axis=1).sum(axis=0).max() / steps
+        rng.permuted(sums, axis=1, out=shuffled)
+        largest[shuffle] = shuffled.sum(axis=0).max() / steps
     return float(largest.mean() + DEVIATIONS * largest.std())

@@ -207,9 +207,7 @@ def _per_step(window: Window, regular: NDArray[np.bool_], run: str) -> int:
 
 def _work(window: Window) -> Floats:
     """Work of each rank in each step, (steps, ranks)."""
-    total = np.zeros((window.steps.size, window.ranks))
-    np.add.at(total, window.step_of, total_work_s(window))
-    return total
+    return window.sums(total_work_s(window))
 
 
 def _calls_s(window: Window) -> Floats:

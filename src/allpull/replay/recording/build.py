@@ -7,7 +7,7 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -38,7 +38,10 @@ RECORDED = {
 """Columns of step records that a window is made of."""
 SMALL_SHARE = 1e-3  # of a step: unmatched collectives below it are the cost of recording their ends
 
-__all__ = ["NoWindow", "record_window"]
+__all__ = ["NoWindow", "Record", "record_window"]
+
+Record = Callable[[AlignedRun], Window | NoWindow]
+"""``record_window``, or what keeps windows that several results rest on."""
 
 
 def record_window(aligned: AlignedRun) -> Window | NoWindow:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice, pairwise
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from allpull.rundir import layout
 from allpull.rundir.read.counters import CountersFile
@@ -25,7 +28,7 @@ from allpull.schema.steps import StepsHeader
 from allpull.units import counted
 
 LAST_SAMPLES = 8  # show how far apart samples are at the end: starting takes long, and a budget thins them
-MAX_SILENT_SAMPLES = 3  # of these distances, the longest: a sidecar samples once more when ranks end
+MAX_SILENT_SAMPLES = 2  # times the usual distance: on busy machines they were at most 1.6 times as far apart
 NAMED_RANKS = 1000  # that a gap holds by number: run.json may speak of any number of ranks
 SHOWN_REASONS = 3
 OLD_NO_COUNTERS = "no counters: "
@@ -139,34 +142,67 @@ def of_hosts(record: RunRecord, hosts: tuple[HostRecord, ...], counters: list[Co
         yield Gap(kind="host counters", text="counters: a last line is cut off; it was left out")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What was read of counters: their files, how many more could not be, and the samples of ``RunData.cpus``."""
+
+    files: Sequence[CountersFile]
+    unread: int
+    samples: pl.DataFrame
+
+
 def of_counters(
-    headers: Mapping[int, StepsHeader], steps: pl.DataFrame, files: Sequence[CountersFile], counters: pl.DataFrame
+    record: RunRecord, headers: Mapping[int, StepsHeader], steps: pl.DataFrame, read: Counted
 ) -> Iterator[Gap]:
-    """Hosts whose counters end before the last step of their ranks; ``steps`` and ``counters`` are of ``RunData``."""
+    """Hosts whose counters do not cover the steps of their ranks; ``steps`` is that of ``RunData``."""
+    if read.unread:
+        text = f"{layout.COUNTERS}: {counted(read.unread, 'file')} without a whole first line: not read"
+        yield Gap(kind="host counters", text=text)
     hosts = pl.DataFrame(
         {"rank": list(headers), "host": [header.host for header in headers.values()]},
         schema={"rank": pl.Int64(), "host": pl.String()},
     )
     by_host = spans(steps).join(hosts, on="rank").group_by("host").agg(pl.col("begin_ns").min(), pl.col("end_ns").max())
-    lasted = {host: (begin_ns, end_ns) for host, begin_ns, end_ns in by_host.iter_rows()}
-    sampled = counters.select("host", "t_ns").unique().sort("host", "t_ns").group_by("host")
-    last_sample = {
-        host: (last_ns, spacing_ns)
-        for host, last_ns, spacing_ns in sampled.agg(
-            pl.col("t_ns").max().alias("last"), pl.col("t_ns").tail(LAST_SAMPLES).diff().max().alias("spacing")
-        ).iter_rows()
-    }
-    for file in files:
-        header = file.header
-        if header.host not in lasted or header.host not in last_sample:
-            continue
-        (begin_ns, end_ns), (last_ns, spacing_ns) = lasted[header.host], last_sample[header.host]
-        if last_ns < begin_ns:  # no sample of a step, so nothing is shown that could mislead; or another clock
-            continue
-        silent_ns = end_ns - last_ns
-        if silent_ns > MAX_SILENT_SAMPLES * max(spacing_ns or 0, header.interval_ns):
-            text = f"counters of host {header.host[:80]} end {silent_ns / 1e9:,.1f} s before its last step"
-            yield Gap(kind="host counters", text=text)
+    lasted = {host: (begin_ns, end_ns) for host, begin_ns, end_ns in by_host.sort("host").iter_rows()}
+    silent = sorted(lasted.keys() - {file.header.host for file in read.files})
+    if len(silent) > read.unread and _asks_for_counters(record):
+        more = f" and of {len(silent) - SHOWN_REASONS:,} more" if len(silent) > SHOWN_REASONS else ""
+        names = ", ".join(host[:80] for host in silent[:SHOWN_REASONS])
+        yield Gap(kind="host counters", text=f"no counters of host {names}{more}: there is no file of them")
+    boots = {header.host: header.boot_id for header in headers.values()}
+    moments = {host: np.unique(times["t_ns"].to_numpy()) / 1e9 for (host,), times in read.samples.group_by("host")}
+    for header in (file.header for file in read.files if file.header.host in lasted):
+        if header.boot_id is None or header.boot_id == boots[header.host]:
+            begin_ns, end_ns = lasted[header.host]
+            yield from _uncovered(header, moments.get(header.host, np.array([])), begin_ns / 1e9, end_ns / 1e9)
+
+
+def _asks_for_counters(record: RunRecord) -> bool:
+    observe = record.spec.get("observe")
+    return isinstance(observe, dict) and observe.get("counters") is True
+
+
+def _uncovered(header: CountersHeader, times_s: NDArray[np.float64], begin_s: float, end_s: float) -> Iterator[Gap]:
+    """What is missing of the samples at ``times_s``, ascending, of a host whose steps last from ``begin_s`` on."""
+    said = f"counters of host {header.host[:80]}"
+    if len(times_s) == 0:
+        yield Gap(kind="host counters", text=f"{said}: there is no sample")
+        return
+    interval_s, apart_s = header.interval_ns / 1e9, np.diff(times_s)
+    longest_s = MAX_SILENT_SAMPLES * max(interval_s, apart_s[-LAST_SAMPLES:].max(initial=0.0))
+    after_s = end_s - times_s[-1]
+    if after_s > longest_s and (header.boot_id is not None or times_s[-1] >= begin_s):
+        yield Gap(kind="host counters", text=f"{said} end {after_s:,.1f} s before its last step")
+    before_s = times_s[0] - max(begin_s, header.clock.monotonic_ns / 1e9)
+    if before_s > MAX_SILENT_SAMPLES * interval_s:
+        yield Gap(kind="host counters", text=f"{said} begin {before_s:,.1f} s after its first step")
+    # A budget thins samples, evenly from a moment on: a hole is longer than the distances on both sides of it.
+    beside_s = np.maximum(np.append(apart_s, 0.0)[1:], np.append(0.0, apart_s)[:-1])
+    is_hole = apart_s > MAX_SILENT_SAMPLES * np.maximum(interval_s, beside_s)
+    is_hole &= (times_s[1:] > begin_s) & (times_s[:-1] < end_s)
+    if is_hole.any():
+        text = f"{said}: no sample for up to {apart_s[is_hole].max():,.1f} s of its steps"
+        yield Gap(kind="host counters", text=text)
 
 
 def why_no_rank(processes: Sequence[ProcessRecord], ended: Exit | None = None) -> str:

@@ -104,12 +104,10 @@ def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
     missing += gaps.of_steps(record, steps, events)
     missing += gaps.of_events(record, set(steps), events)
     missing += gaps.of_hosts(record, hosts, columns.hosts)
-    unread = len(_host_files(root, record, layout.COUNTERS, ".jsonl")) - len(columns.hosts)
-    if unread:
-        text = f"{layout.COUNTERS}: {counted(unread, 'file')} without a whole first line: not read"
-        missing.append(Gap(kind="host counters", text=text))
     headers = {rank: file.header for rank, file in steps.items()}
-    missing += gaps.of_counters(headers, tables.steps, columns.hosts, columns.samples["ranks"])
+    unread = len(_host_files(root, record, layout.COUNTERS, ".jsonl")) - len(columns.hosts)
+    samples = gaps.Counted(files=columns.hosts, unread=unread, samples=columns.samples["cpus"])
+    missing += gaps.of_counters(record, headers, tables.steps, samples)
     return RunData(
         directory=root,
         place=directory,

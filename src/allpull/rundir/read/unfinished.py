@@ -61,7 +61,8 @@ def why(root: Path, record: RunRecord) -> str:
     if ended and began <= ended:
         return f"{status}, but every host of {job} has ended: its launcher was gone{close}"
     if number is None and began and _is_silent(root):
-        return f"{status}, but no process of its ranks runs any more: the job was killed with its launcher{close}"
+        cause = "the job was killed with its launcher, or its disk took no more"
+        return f"{status}, but no process of its ranks runs any more: {cause}{close}"
     if record.status == "created" and not number and not began:
         return f"{status}: no job has begun, or its launcher was killed"
     return f"{status}: {job} has not ended, or its launcher was killed{close and close + ' then'}"

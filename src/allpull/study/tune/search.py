@@ -108,9 +108,11 @@ class Search:
         if best is None:
             return None
         tied = [one for one in self.trials if one.state == "completed" and self._cost(one) <= TIED * self._cost(best)]
+        relieved = {kind for one in self.space for kind in one.affects}
         bases: dict[BottleneckKind, Trial] = {}  # the best that each bottleneck limits
         for trial in sorted(tied, key=self._cost):
-            for kind in self.kinds_of(trial)[:1]:
+            kind = next((kind for kind in self.kinds_of(trial) if kind in relieved), None)
+            if kind is not None:
                 bases.setdefault(kind, trial)
         for narrows in (False, True):
             for kind, trial in bases.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import threading
@@ -70,9 +71,10 @@ def write_whole(path: Path, content: dict[str, Any]) -> None:
     except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError of its own
         cause = error if isinstance(error, OSError) else error.__context__
         reason = getattr(cause, "strerror", None) or str(error).splitlines()[0]
+        room = "free some space, or " if getattr(cause, "errno", None) in {errno.ENOSPC, errno.EDQUOT} else ""
         raise BadInput(
             f"cannot write checkpoint {path}: {reason} ({_free(path.parent)} free there)",
-            hint="free some space, or choose another folder with --out; --resume uses the previous checkpoint",
+            hint=f"{room}choose another folder with --out; --resume uses the previous checkpoint",
         ) from error
 
 

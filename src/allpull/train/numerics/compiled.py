@@ -7,14 +7,20 @@ DistributedDataParallel, where a rank that runs eagerly still exchanges the same
 
 from __future__ import annotations
 
+import os
+import stat
+import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 GRAPHS = 64  # training and evaluation at many image sizes; beyond torch's default of 8 it would silently run eagerly
+WRITE_OF_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+CACHE_VARIABLE = "TORCHINDUCTOR_CACHE_DIR"
 LONGEST_REASON = 300  # characters; compilers add pages of their own
 
 
@@ -38,6 +44,7 @@ class Compiled:
         try:
             import torch._dynamo.config as settings  # noqa: PLC0415  takes seconds, only on request
 
+            _use_private_cache()
             settings.cache_size_limit = GRAPHS
             settings.suppress_errors = True  # code that cannot be traced runs eagerly too
             # one graph per shape: a ragged batch would otherwise switch to slower dynamic shapes
@@ -86,6 +93,24 @@ class Compiled:
                 graph, list(inputs), options=inductor.list_mode_options(self.mode)
             )
         return compiled
+
+
+def _use_private_cache() -> None:
+    """Let inductor keep what it compiles where no other user of this host can put code.
+
+    It executes what it finds in its cache, and that is a folder of the temporary directory with a name that anybody
+    can take first. A folder elsewhere was chosen by the user.
+    """
+    chosen, shared = os.environ.get(CACHE_VARIABLE), Path(tempfile.gettempdir())
+    if chosen and Path(chosen).absolute().parent != shared:  # torch sets the variable to its own default
+        return
+    folder = shared / f"torchinductor_allpull_{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(0o700)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & WRITE_OF_OTHERS:
+        folder = Path(tempfile.mkdtemp(prefix="torchinductor_"))
+    os.environ[CACHE_VARIABLE] = str(folder)
 
 
 def _short_reason(error: Exception) -> str:

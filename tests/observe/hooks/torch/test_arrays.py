@@ -91,3 +91,36 @@ print(torch._dynamo.utils.counters["stats"])
 """
     run = watched(source)
     assert (run.code, run.out) == (0, plain(source, tmp_path)), run.err
+
+
+def test_default_devices_and_function_modes_apply_as_before(watched: Watch, tmp_path: Path) -> None:
+    """Transformers asks ``torch.tensor`` for the device of its context, and loads garbage where that is wrong."""
+    source = """
+import numpy as np
+import torch
+from torch.overrides import TorchFunctionMode
+
+class Doubled(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        print(func is torch.tensor, func is torch.as_tensor, func is torch.from_numpy)
+        return func(*args, **(kwargs or {})) * 2
+
+def show():
+    for make in (torch.tensor, torch.as_tensor):
+        print([str(make(given).device) for given in ([], np.ones(2), torch.ones(2))])
+    print(torch.from_numpy(np.ones(2)).device)
+
+show()
+with torch.device("meta"):
+    show()
+    with torch.device("cpu"):
+        show()
+torch.set_default_device("meta")
+show()
+torch.set_default_device("cpu")
+with Doubled(), Doubled():
+    print(torch.tensor([1.0]), torch.as_tensor(np.ones(1)), torch.from_numpy(np.ones(1)))
+"""
+    run = watched(source)
+    assert (run.code, run.out) == (0, plain(source, tmp_path)), run.err
+    assert "meta" in run.out
