@@ -34,6 +34,7 @@ class Script:
     evaluations: int = 0  # spans after each epoch
     sanity: int = 0  # spans before the first step
     checkpoints: bool = False
+    loader: bool = True  # batches come from a loader
     partial: int = 0  # first steps that are recorded from their backward pass on, which shows that the program trains
 
     def __str__(self) -> str:
@@ -168,6 +169,17 @@ SCRIPTS = [
         checkpoints=True,
         partial=1,
     ),
+    Script(
+        name="ppo_ranks",
+        start=torchrun(2),
+        needs=("gymnasium",),
+        samples=[None, *23 * [32]],  # as above
+        passes=24 * [1],
+        epochs=1,
+        partial=1,
+        loader=False,
+    ),
+    Script(name="fsdp_transformer", start=torchrun(2), samples=[16, 16, 3], passes=ACCUMULATED, checkpoints=True),
     Script(name="fully_sharded", start=torchrun(2), samples=[8, 8, 8, 8, 3], passes=5 * [1], evaluations=1),
     Script(name="mixed_precision", start=torchrun(2), samples=[16, 16, 16, 14], passes=4 * [2]),
     COMPILED,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.observe.hooks.conftest import LOOP, TRAINING, Watch
+from tests.observe.hooks.conftest import LOOP, TRAINING, Watch, torchrun
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -201,3 +201,25 @@ def test_two_trainings_in_one_process_are_one_run(watched: Watch) -> None:
     assert (run.code, run.err) == (0, "")
     assert [step.samples for step in run.steps()] == 4 * [16, 16, 16, 16, 6]
     assert [step.epoch for step in run.steps()] == [epoch for epoch in range(4) for _ in range(5)]
+
+
+def test_packages_that_import_torch_themselves_are_observed(
+    watched: Watch, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Functions for them are registered once torch is imported: amid their own import, if they come first."""
+    site = tmp_path_factory.mktemp("site")
+    (site / "deepspeed").mkdir()
+    (site / "deepspeed" / "__init__.py").write_text("import torch\n")
+    (site / "safetensors").mkdir()
+    (site / "safetensors" / "__init__.py").write_text("")
+    (site / "safetensors" / "torch.py").write_text("import torch\ndef save_file(tensors, name): open(name, 'wb')\n")
+    begin = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+    save = "save_file(model.state_dict(), 'model.safetensors')\ndist.destroy_process_group()\n"
+    first = "import FIRST\nfrom safetensors.torch import save_file\n"
+    for package in ("deepspeed", "safetensors.torch"):
+        program = first.replace("FIRST", package) + TRAINING + begin + LOOP + save
+        run = watched(program, start=torchrun(1), PYTHONPATH=str(site))
+        assert run.code == 0, run.err
+        assert [span.name for span in run.events("span")] == ["checkpoint"]
+        expected = ["deepspeed"] if package == "deepspeed" else []
+        assert run.events("process_group")[-1].unobserved == expected

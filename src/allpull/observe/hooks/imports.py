@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 After = Callable[[ModuleType], None]
 
 
+IMPORT_TORCH = ("bagua", "deepspeed", "hivemind", "ray.util.collective", "safetensors.torch", "torch_xla")
+"""Observed modules that import torch: if a program imports one of them first, functions are registered amid its import.
+"""
+
+
 class AfterImport(MetaPathFinder):
     """Calls each registered function once, with its module, right after the import.
 
@@ -39,7 +44,7 @@ class AfterImport(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> Optional[ModuleSpec]:  # noqa: ARG002
         """Let the other finders find ``fullname``, and wrap its loader."""
-        if fullname not in self._waiting or fullname in self._finding:
+        if not (fullname in self._waiting or fullname in IMPORT_TORCH) or fullname in self._finding:
             return None
         self._finding.append(fullname)
         try:
