@@ -63,7 +63,7 @@ def test_runs_are_listed_the_latest_first_and_a_damaged_one_is_named(run_cli, tm
 def test_how_long_a_run_took_is_not_known_where_the_clock_was_set(
     tmp_path: Path, set_by_s: int, is_known: bool
 ) -> None:
-    """A run of 8 s whose real-time clock was set back by an hour took -3,592 s, said `ls`."""
+    """Its end less its begin would be a time of −3,592 s, or of a day, for a run of 8 s."""
     shutil.copytree(KEPT, tmp_path / "runs" / KEPT.name)
     before = list_runs([tmp_path / "runs"]).runs[0].seconds
     for path in (tmp_path / "runs" / KEPT.name / "events").iterdir():

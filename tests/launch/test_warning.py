@@ -97,6 +97,24 @@ def test_where_it_cannot_be_passed_on_the_job_is_ended(job):
     assert (record.status, record.exit.code) == ("cancelled", WARNED)
 
 
+class Stuck(Fake):
+    """Its processes cannot be ended."""
+
+    def cancel(self, grace_s: float) -> None:
+        raise OSError(22, "Invalid argument")
+
+
+def fail() -> None:
+    raise ValueError("cannot look")
+
+
+@pytest.mark.parametrize(("look", "status"), [(once(), "cancelled"), (fail, "failed")])
+def test_the_record_is_closed_even_where_processes_cannot_be_ended(job, look, status):
+    with pytest.raises(OSError, match="Invalid argument"):
+        execute(job, Stuck(), look)
+    assert json.loads((job.directory / "run.json").read_text())["status"] == status
+
+
 def test_the_handler_of_before_is_put_back(job):
     before = signal.getsignal(signal.SIGUSR1)
     execute(job, WithWarning(), once())

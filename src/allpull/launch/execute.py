@@ -67,17 +67,21 @@ def execute(
             runs.begin(running.queue_numbers)
             _wait(runs, running, signals, look)
         except Stopped as stopped:
-            _cancel(running, job.spec.launch.grace_s)
-            signals.ignore()  # nothing is left to stop, and the record must be closed
-            missing = running.missing_records() if running is not None else ()
-            for sentence in missing:
-                say(f"allpull: {sentence}")
-            runs.close_rest("cancelled", Exit(code=128 + stopped.number, reason="; ".join(missing) or None))
+            try:
+                _cancel(running, job.spec.launch.grace_s)
+            finally:
+                signals.ignore()  # nothing is left to stop, and the record must be closed
+                missing = running.missing_records() if running is not None else ()
+                for sentence in missing:
+                    say(f"allpull: {sentence}")
+                runs.close_rest("cancelled", Exit(code=128 + stopped.number, reason="; ".join(missing) or None))
         except BaseException as error:
-            _cancel(running, job.spec.launch.grace_s)
-            signals.ignore()
-            code = getattr(error, "exit_code", OWN_FAILURE)
-            runs.close_rest("failed", Exit(code=code, reason=str(error) or None))
+            try:
+                _cancel(running, job.spec.launch.grace_s)
+            finally:
+                signals.ignore()
+                code = getattr(error, "exit_code", OWN_FAILURE)
+                runs.close_rest("failed", Exit(code=code, reason=str(error) or None))
             raise
         return runs.record()
 
