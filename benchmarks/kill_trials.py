@@ -129,8 +129,8 @@ Trial = Callable[[Path, "Trials", random.Random], None]
 
 def train_trials(folder: Path) -> Trial:
     """Of trainings."""
-    weights, _, train_s = undisturbed_training(folder / "whole")
-    return lambda place, done, rng: train_trial(place, done, rng, weights, train_s)
+    weights, last, train_s = undisturbed_training(folder / "whole")
+    return lambda place, done, rng: train_trial(place, done, rng, (weights, last.name, train_s))
 
 
 def run_trials(_: Path) -> Trial:
@@ -252,9 +252,10 @@ def readable(out: Path, what: str, done: Trials) -> Path | None:
 
 
 def train_trial(
-    place: Path, done: Trials, rng: random.Random, weights: dict[str, torch.Tensor], whole_s: float
+    place: Path, done: Trials, rng: random.Random, whole: tuple[dict[str, torch.Tensor], str, float]
 ) -> None:
-    """Disturb a training, resume it, and compare its weights."""
+    """Disturb a training, resume it unless it had come to its end, and compare its weights."""
+    weights, last_name, whole_s = whole
     begins = rng.random() < EARLY
     what, code = disturbed(
         training(place),
@@ -269,7 +270,8 @@ def train_trial(
     if code and not list((run / layout.CHECKPOINTS).glob(layout.CHECKPOINT_NAMES)):
         done.after["no checkpoint yet"] += 1
         return
-    if code:
+    is_cut_off = code != 0 and not (run / layout.CHECKPOINTS / last_name).exists()
+    if is_cut_off:
         again = subprocess.run(
             training(place / "again", "--resume", str(run)), capture_output=True, text=True, check=False
         )
@@ -279,7 +281,7 @@ def train_trial(
         (run,) = (place / "again").glob("*_digits_*")
     last = max((run / layout.CHECKPOINTS).glob(layout.CHECKPOINT_NAMES))
     if same(read(last).model, weights):
-        done.after["resumed, the same bits" if code else "completed, the same bits"] += 1
+        done.after["resumed, the same bits" if is_cut_off else "completed, the same bits"] += 1
     else:
         done.failed.append(f"{what}: other weights")
 
