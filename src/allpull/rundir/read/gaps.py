@@ -28,7 +28,8 @@ from allpull.schema.steps import StepsHeader
 from allpull.units import counted
 
 LAST_SAMPLES = 8  # show how far apart samples are at the end: starting takes long, and a budget thins them
-MAX_SILENT_SAMPLES = 2  # times the usual distance: on busy machines they were at most 1.6 times as far apart
+MAX_SILENT_SAMPLES = 2  # times the usual distance
+LATE_S = 0.5  # and that much more: a busy machine delays samples
 NAMED_RANKS = 1000  # that a gap holds by number: run.json may speak of any number of ranks
 SHOWN_REASONS = 3
 OLD_NO_COUNTERS = "no counters: "
@@ -189,16 +190,16 @@ def _uncovered(header: CountersHeader, times_s: NDArray[np.float64], begin_s: fl
         yield Gap(kind="host counters", text=f"{said}: there is no sample")
         return
     interval_s, apart_s = header.interval_ns / 1e9, np.diff(times_s)
-    longest_s = MAX_SILENT_SAMPLES * max(interval_s, apart_s[-LAST_SAMPLES:].max(initial=0.0))
+    longest_s = MAX_SILENT_SAMPLES * max(interval_s, apart_s[-LAST_SAMPLES:].max(initial=0.0)) + LATE_S
     after_s = end_s - times_s[-1]
     if after_s > longest_s and (header.boot_id is not None or times_s[-1] >= begin_s):
         yield Gap(kind="host counters", text=f"{said} end {after_s:,.1f} s before its last step")
     before_s = times_s[0] - max(begin_s, header.clock.monotonic_ns / 1e9)
-    if before_s > MAX_SILENT_SAMPLES * interval_s:
+    if before_s > MAX_SILENT_SAMPLES * interval_s + LATE_S:
         yield Gap(kind="host counters", text=f"{said} begin {before_s:,.1f} s after its first step")
     # A budget thins samples, evenly from a moment on: a hole is longer than the distances on both sides of it.
     beside_s = np.maximum(np.append(apart_s, 0.0)[1:], np.append(0.0, apart_s)[:-1])
-    is_hole = apart_s > MAX_SILENT_SAMPLES * np.maximum(interval_s, beside_s)
+    is_hole = apart_s > MAX_SILENT_SAMPLES * np.maximum(interval_s, beside_s) + LATE_S
     is_hole &= (times_s[1:] > begin_s) & (times_s[:-1] < end_s)
     if is_hole.any():
         text = f"{said}: no sample for up to {apart_s[is_hole].max():,.1f} s of its steps"
