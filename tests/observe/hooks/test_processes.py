@@ -153,7 +153,8 @@ def test_a_full_disk_ends_the_record_and_not_the_program(watched: Watch) -> None
     assert "recording stopped" in run.err
 
 
-@pytest.mark.parametrize("threads", [pytest.param(1, marks=pytest.mark.slow), 2])
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [1, 2])
 def test_the_thread_that_first_asks_for_gradients_is_the_one_that_trains(watched: Watch, threads: int) -> None:
     run = watched(
         "import torch, threading\nfrom torch import nn\ndef train(start):\n"
