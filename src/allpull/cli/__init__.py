@@ -67,7 +67,7 @@ class Verbs(VerbGroup):
             note("interrupted")
             raise typer.Exit(INTERRUPTED) from None
         except OSError as error:
-            complain(AllpullError(f"{error.strerror or error}: {error.filename or 'refused by the system'}"))
+            complain(_refused(error, "refused by the system"))
             raise typer.Exit(AllpullError.exit_code) from None
         except MemoryError:
             complain(AllpullError("out of memory", hint="raise the limit of this shell or job (ulimit -v, cgroup)"))
@@ -79,6 +79,10 @@ class Verbs(VerbGroup):
             hint = "this is a fault in allpull; ALLPULL_DEBUG=1 shows where, please report it"
             complain(AllpullError(f"allpull itself failed: {name}: {error}", hint=hint))
             raise typer.Exit(OWN_FAILURE) from None
+
+
+def _refused(error: OSError, what: str) -> AllpullError:
+    return AllpullError(f"{error.strerror or error}: {error.filename or what}")
 
 
 def _usage(error: Exception) -> bool:
@@ -144,4 +148,8 @@ def main() -> None:
     prepare_streams()
     if {"--install-completion", "--show-completion"} & set(sys.argv):
         completion.no_space_after_keys()
-    app()
+    try:
+        app()
+    except OSError as error:  # from help, which is printed before a verb begins
+        complain(_refused(error, "standard output"))
+        sys.exit(AllpullError.exit_code)
