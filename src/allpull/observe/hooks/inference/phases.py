@@ -107,6 +107,8 @@ class Phases:
     def enter(self, place: int) -> int:
         """A phase begins; returns the depth for ``leave``."""
         try:
+            if self.deferred.is_on:
+                self.deferred.settle()
             recorder = self._recording
             if recorder is None or (get_ident() != self._thread and not self._in_backward):
                 return NOT_SEEN

@@ -126,23 +126,23 @@ class Collectives:
 
         in_graphs = getattr(module, "traceable_collective_remaps", {})
         in_graphs.update({ours: in_graphs[name] for name, ours in self._wrapped.items() if name in in_graphs})
-        inference, name = self._inference, WAITING[module.__name__]
+        calls, name = self._inference.deferred, WAITING[module.__name__]
         wait = getattr(module, name)
 
         @functools.wraps(wait)
         def observed(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():
                 return wait(*args, **kwargs)
-            depth = inference.enter(COLLECTIVE)
+            depth = calls.enter(COLLECTIVE)
             try:
                 return wait(*args, **kwargs)
             finally:
-                inference.leave(depth)
+                calls.leave(depth)
 
         setattr(module, name, observed)
 
     def _observed(self, name: str, function: Callable[..., Any], describe: Describe) -> Callable[..., Any]:
-        inference, is_barrier = self._inference, name in BARRIERS
+        inference, calls, is_barrier = self._inference, self._inference.deferred, name in BARRIERS
         operation = OPERATIONS.index(name)
 
         @functools.wraps(function)
@@ -152,7 +152,7 @@ class Collectives:
             if self._calling:
                 return function(*args, **kwargs)  # a collective inside another
             inside = inference.innermost
-            depth = inference.enter(COLLECTIVE)
+            depth = calls.enter(COLLECTIVE)
             if depth == NOT_SEEN:
                 return function(*args, **kwargs)
             self._calling = True
@@ -163,7 +163,7 @@ class Collectives:
             finally:
                 live[OPERATION] = NOTHING
                 self._calling = False
-                inference.leave(depth)
+                calls.leave(depth)
             self._called((describe, args, kwargs, inside), work, begin)
             return work
 
@@ -282,13 +282,13 @@ class Collectives:
                 setattr(module, name, observed)
 
     def _wrap_wait(self, dist: Any) -> None:
-        inference, wait = self._inference, dist.Work.wait
+        inference, calls, wait = self._inference, self._inference.deferred, dist.Work.wait
 
         @functools.wraps(wait)
         def observed(work: Any, *args: Any, **kwargs: Any) -> Any:
             if not (id(work) in self._pending or id(work) in inference.reducing):
                 return wait(work, *args, **kwargs)  # the common case: torch waits this way for synchronous ones
-            depth = inference.enter(COLLECTIVE)
+            depth = calls.enter(COLLECTIVE)
             if depth == NOT_SEEN:
                 return wait(work, *args, **kwargs)
             begin = time.monotonic_ns()
@@ -296,7 +296,7 @@ class Collectives:
                 return wait(work, *args, **kwargs)
             finally:
                 end = time.monotonic_ns()
-                inference.leave(depth)
+                calls.leave(depth)
                 self._waited(work, begin, end)
 
         dist.Work.wait = observed

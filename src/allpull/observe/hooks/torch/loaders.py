@@ -12,7 +12,7 @@ def watch_loaders(inference: StepInference) -> None:
     """Time each fetch in the training process, for any number of workers."""
     from torch.utils.data import dataloader  # noqa: PLC0415  this runs after torch was imported
 
-    base = dataloader._BaseDataLoaderIter
+    calls, base = inference.deferred, dataloader._BaseDataLoaderIter
     construct, take, iterate = base.__init__, base.__next__, dataloader.DataLoader.__iter__
 
     @functools.wraps(construct)
@@ -22,13 +22,13 @@ def watch_loaders(inference: StepInference) -> None:
 
     @functools.wraps(take)
     def observed_take(self: Any) -> Any:
-        depth = inference.fetch_begins(id(self))
+        depth = calls.fetch_begins(id(self))
         try:
             batch = take(self)
         except BaseException:  # usually the end of the pass
-            inference.leave(depth)
+            calls.leave(depth)
             raise
-        inference.fetched(depth, batch)
+        calls.fetched(depth, batch)
         return batch
 
     @functools.wraps(iterate)
