@@ -36,6 +36,7 @@ class Networks:
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
         self._runs = False  # a network runs; those inside it are part of it
+        self._learns = False  # one has run with gradients, in training mode
         self.see_inputs: Optional[Callable[[Iterable[Any]], None]] = None  # called with the inputs of each call
 
     def parallel(self) -> List[Tuple[int, Any]]:
@@ -196,7 +197,8 @@ class Networks:
         from torch import is_grad_enabled  # noqa: PLC0415
         from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
 
-        calls, compiled = self._inference.deferred, vars(network).get(SLOT)
+        inference, compiled = self._inference, vars(network).get(SLOT)
+        calls = inference.deferred
         reference: Any = weakref.ref(network)  # it refers to us: avoid a cycle
 
         def observed(*args: Any, **kwargs: Any) -> Any:
@@ -207,7 +209,12 @@ class Networks:
             self._runs = True
             if self.see_inputs is not None:
                 self.see_inputs(args or kwargs.values())
-            depth = calls.forward_begins(args or kwargs, is_grad_enabled() and module.training)
+            learns = is_grad_enabled() and module.training
+            if learns:
+                self._learns = True
+            elif self._learns and not (is_grad_enabled() or module.training):
+                inference.is_evaluated(lambda: getattr(reference(), "training", True))
+            depth = calls.forward_begins(args or kwargs, learns)
             try:
                 return call(*args, **kwargs)
             finally:
