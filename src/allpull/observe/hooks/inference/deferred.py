@@ -11,7 +11,6 @@ until a later step ends.
 from __future__ import annotations
 
 from contextlib import suppress
-from operator import attrgetter
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Callable, List, Optional
 
@@ -45,7 +44,7 @@ WORTH = 8  # steps noted in a row; with fewer, noting costs more than it saves
 LONGEST_PAUSE = 4096  # steps
 
 NOTES = "notes"
-shapes_of: Callable[[Any], Any] = attrgetter("shape")
+LISTS = (list, tuple)
 
 
 class Deferred:
@@ -59,7 +58,6 @@ class Deferred:
         "_around",
         "_arrays",
         "_arrival",
-        "_batch",
         "_batches",
         "_boundary",
         "_clock_ns",
@@ -76,11 +74,13 @@ class Deferred:
         "_note",
         "_notes",
         "_optimizer",
+        "_parts",
         "_pause",
         "_reading",
         "_recorder",
         "_repeating",
         "_saw_forward",
+        "_shapes",
         "_thread",
         "_wait",
         "is_on",
@@ -97,7 +97,8 @@ class Deferred:
         self.is_on = self._repeating = False
         self.step = 0  # of the program's, that runs now
         self._wait = self._pause = 1
-        self._batch: Any = None
+        self._parts = 0  # of the last batch
+        self._shapes: List[Any] = []  # of its first parts
         self._content: Content = (None, None)
 
     # Switching
@@ -335,16 +336,20 @@ class Deferred:
         self._note((CREDIT, now, now, None))
 
     def _content_of(self, batch: Any) -> Content:
-        """The content of a batch, looked up by the shapes of its tensors if those of the one before were the same."""
-        kind = type(batch)
+        """The content of a batch: that of the one before, if its tensors have the same shapes."""
         try:
-            shapes = tuple(map(shapes_of, batch[:DEEPEST])) if kind is tuple or kind is list else batch.shape
-            if shapes != self._batch:
-                self._content = content_of(batch)
-                self._batch = shapes
+            parts = batch if type(batch) in LISTS else (batch,)
+            if len(parts) == self._parts:
+                for part, shape in zip(parts, self._shapes):  # noqa: B905  Python 3.9 has no strict
+                    if part.shape != shape:
+                        break
+                else:
+                    return self._content
+            shapes, content = [part.shape for part in parts[:DEEPEST]], content_of(batch)
         except Exception:  # noqa: BLE001  whatever the program calls a batch
             return content_of(batch)
-        return self._content
+        self._parts, self._shapes, self._content = len(parts), shapes, content
+        return content
 
     # Repeating
 
