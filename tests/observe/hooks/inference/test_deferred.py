@@ -134,13 +134,12 @@ class Program:
     def calls_collectives(self, rng: random.Random, often: float, odd: float) -> None:
         """Perhaps some collectives, as ``torch.collectives`` reports them."""
         while rng.random() < often:
-            inside, depth = self.calls.innermost, self.calls.deferred.enter(COLLECTIVE)
-            begin = self.calls.turned_ns
+            calls = self.calls.deferred
+            depth, inside, begin = calls.collective_begins(0)
             self.otherwise(rng, odd / 4)
             self.after(rng)
-            self.calls.deferred.leave(depth)
-            end = self.calls.turned_ns
-            self.calls.collective(inside + 1, self.collectives, begin, end - begin, end)
+            end = calls.collective_ends(depth)
+            calls.collective(inside + 1, self.collectives, begin, end - begin, end)
             self.collectives += 1
 
     def make_tensor(self, rng: random.Random) -> None:

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Callable, List, Optional
+from typing import TYPE_CHECKING, Any, Callable, List, Optional, Tuple
 
-from ....rundir.live.activity import ENDED_NS, NOTHING, STEP
+from ....rundir.live.activity import ENDED_NS, NOTHING, OPERATION, STEP
 from ....rundir.write import FLUSH_NS
 from ...recording.recorder import QUEUE_EVERY_NS, SHORT_QUEUE_EVERY_NS, Recorder, nothing
 from ...recording.step_line import BACKWARD, COLLECTIVE, FORWARD, INPUT, LATER, OPTIMIZER
-from .batch_size import DEEPEST, Content, content_of
+from .batch_size import Contents
 from .note_replay import ARRAY, ARRAY_ENDS, CALLED, CREDIT, FIELDS, OPENED, PART, replay
+from .phases import NOT_SEEN
 
 if TYPE_CHECKING:
     from .step_inference import StepInference
@@ -44,7 +45,6 @@ WORTH = 8  # steps noted in a row; with fewer, noting costs more than it saves
 LONGEST_PAUSE = 4096  # steps
 
 NOTES = "notes"
-LISTS = (list, tuple)
 
 
 class Deferred:
@@ -61,7 +61,7 @@ class Deferred:
         "_batches",
         "_boundary",
         "_clock_ns",
-        "_content",
+        "_contents",
         "_due_ns",
         "_ended_ns",
         "_first",
@@ -74,13 +74,11 @@ class Deferred:
         "_note",
         "_notes",
         "_optimizer",
-        "_parts",
         "_pause",
         "_reading",
         "_recorder",
         "_repeating",
         "_saw_forward",
-        "_shapes",
         "_thread",
         "_wait",
         "is_on",
@@ -97,9 +95,7 @@ class Deferred:
         self.is_on = self._repeating = False
         self.step = 0  # of the program's, that runs now
         self._wait = self._pause = 1
-        self._parts = 0  # of the last batch
-        self._shapes: List[Any] = []  # of its first parts
-        self._content: Content = (None, None)
+        self._contents = Contents()
 
     # Switching
 
@@ -216,9 +212,42 @@ class Deferred:
         if now >= self._flush_ns:
             self._repeat()
 
-    def collective(self, *numbers: Optional[int]) -> None:
-        """A collective was called; ``numbers`` as in ``Recorder.collective``."""
-        self._note((CALLED, self.turned_ns, self.turned_ns, numbers))
+    def collective_begins(self, operation: int) -> Tuple[int, int, int]:
+        """The program calls a collective; returns its depth, the phase that calls it, and its begin."""
+        inside = self.open
+        if inside in (NOTHING, FORWARD) and get_ident() == self._thread:
+            depth = self.enter(COLLECTIVE)
+            self._live[OPERATION] = operation
+            return depth, inside, self.turned_ns
+        recorder = self._followed().recorder
+        inside = recorder.stack[-1] if recorder is not None and recorder.stack else NOTHING
+        depth = self._inference.enter(COLLECTIVE)
+        if recorder is None or depth == NOT_SEEN:
+            return NOT_SEEN, NOTHING, 0
+        recorder.live[OPERATION] = operation
+        return depth, inside, recorder.turned_ns
+
+    def collective_ends(self, depth: int) -> int:
+        """The call that began at ``depth`` returned; returns when."""
+        if self.open == COLLECTIVE:
+            self._live[OPERATION] = NOTHING
+            self.leave(depth)
+            return self.turned_ns
+        recorder = self._followed().recorder
+        if recorder is None:
+            return 0
+        recorder.live[OPERATION] = NOTHING
+        self._inference.leave(depth)
+        return recorder.turned_ns
+
+    def collective(self, kind: int, number: int, begin: int, blocked: int, end: int) -> None:
+        """The program called, and waited for, a collective: as in ``Recorder.collective``."""
+        if self.is_on:
+            self._note((CALLED, end, end, (kind, number, begin, blocked, end)))
+            return
+        recorder = self._inference.recorder
+        if recorder is not None:
+            recorder.collective(kind, number, begin, blocked, end)
 
     def fetch_begins(self, iterator: int) -> int:
         """The program fetches a batch."""
@@ -235,7 +264,7 @@ class Deferred:
             return
         now = self._live[ENDED_NS] = self._clock_ns()
         self.open = NOTHING
-        self._note((INPUT, self.turned_ns, now, self._content_of(batch)))
+        self._note((INPUT, self.turned_ns, now, self._contents.of(batch)))
         if now >= self._flush_ns:
             self._repeat()
 
@@ -243,7 +272,7 @@ class Deferred:
         """A forward pass of the whole network begins."""
         if self.open != NOTHING or not learns or get_ident() != self._thread:
             return self._followed().forward_begins(inputs, learns)
-        self._reading = None if self._loads else self._content_of(inputs)
+        self._reading = None if self._loads else self._contents.of(inputs)
         now = self._live[FORWARD] = self._clock_ns()
         if self._in_parts and self._saw_forward and not self._loads:
             self._credit(now)
@@ -334,22 +363,6 @@ class Deferred:
         """What the network's own code does between its parts is part of forward."""
         self._ends_array()
         self._note((CREDIT, now, now, None))
-
-    def _content_of(self, batch: Any) -> Content:
-        """The content of a batch: that of the one before, if its tensors have the same shapes."""
-        try:
-            parts = batch if type(batch) in LISTS else (batch,)
-            if len(parts) == self._parts:
-                for part, shape in zip(parts, self._shapes):  # noqa: B905  Python 3.9 has no strict
-                    if part.shape != shape:
-                        break
-                else:
-                    return self._content
-            shapes, content = [part.shape for part in parts[:DEEPEST]], content_of(batch)
-        except Exception:  # noqa: BLE001  whatever the program calls a batch
-            return content_of(batch)
-        self._parts, self._shapes, self._content = len(parts), shapes, content
-        return content
 
     # Repeating
 

@@ -14,7 +14,7 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from ....rundir.live.activity import NOTHING, OPERATION, OPERATIONS
+from ....rundir.live.activity import OPERATIONS
 from ...recording.recorder import Recorder
 from ...recording.step_line import BACKWARD, COLLECTIVE
 from ..inference.phases import NOT_SEEN
@@ -151,25 +151,23 @@ class Collectives:
                 inference.is_beyond_evaluation()
             if self._calling:
                 return function(*args, **kwargs)  # a collective inside another
-            inside = inference.innermost
-            depth = calls.enter(COLLECTIVE)
+            depth, inside, begin = calls.collective_begins(operation)
             if depth == NOT_SEEN:
                 return function(*args, **kwargs)
             self._calling = True
-            begin, live = inference.turned_ns, inference.live
-            live[OPERATION] = operation
             try:
                 work = function(*args, **kwargs)
             finally:
-                live[OPERATION] = NOTHING
                 self._calling = False
-                calls.leave(depth)
-            self._called((describe, args, kwargs, inside), work, begin)
+                end = calls.collective_ends(depth)
+            self._called((describe, args, kwargs, inside), work, begin, end)
             return work
 
         return observed
 
-    def _called(self, call: Tuple[Describe, Tuple[Any, ...], Dict[str, Any], int], work: Any, begin: int) -> None:
+    def _called(
+        self, call: Tuple[Describe, Tuple[Any, ...], Dict[str, Any], int], work: Any, begin: int, end: int
+    ) -> None:
         try:
             describe, args, kwargs, inside = call
             described = op, group, roots, size, dtype = describe(args, kwargs)
@@ -180,8 +178,7 @@ class Collectives:
             kind, name = kind_and_name
             number = self._numbers[name] = self._numbers.get(name, -1) + 1
             if work is None:
-                end = self._inference.turned_ns
-                self._inference.collective(kind, number, begin, end - begin, end)
+                self._inference.deferred.collective(kind, number, begin, end - begin, end)
                 return
             pending = self._inference.reducing if inside == BACKWARD else self._pending
             if len(pending) >= MOST_PENDING:
@@ -194,7 +191,7 @@ class Collectives:
         pending = self._pending.pop(id(work), None) or self._inference.reducing.pop(id(work), None)
         if pending is not None:
             kind, number, called = pending
-            self._inference.collective(kind, number, called, end - begin, end)
+            self._inference.deferred.collective(kind, number, called, end - begin, end)
 
     def _new_kind(self, call: Call, inside: int, key: Any) -> Optional[Tuple[int, str]]:
         """The number of a new kind of collectives, and the name of their group; None if we are not in the group."""
