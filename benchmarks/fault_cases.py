@@ -185,6 +185,7 @@ def _sequential(cluster: Cluster) -> Iterator[Case]:
 
 def _network() -> Iterator[Case]:
     for share, uplink in zip(LINK_SHARES, UPLINK_SHARES, strict=True):
+        kept = min(share, WIDE_SHARE)
         slow = {"kind": "slow-link", "host": 1, "factor": share}
         yield Case(
             name=f"slow-link-4r-x{share}",
@@ -193,9 +194,9 @@ def _network() -> Iterator[Case]:
             expected=(Expected(rule="network-bound", also=("slow-link", "latency-bound")),),  # two hosts have one way
         )
         yield Case(
-            name=f"slow-link-8r-x{share}",
+            name=f"slow-link-8r-x{kept}",
             cluster=EIGHT,
-            faults=(slow,),
+            faults=({**slow, "factor": kept},),
             expected=(Expected(rule="slow-link", hosts=(1,)),),
         )
         yield Case(
@@ -206,7 +207,6 @@ def _network() -> Iterator[Case]:
         )
         thin = Cluster(hosts=2, ranks_per_host=2, link=f"{100 * share:g} Gbit/s")
         yield Case(name=f"thin-network-4r-x{share}", cluster=thin, expected=(Expected(rule="network-bound"),))
-        kept = min(share, WIDE_SHARE)
         wide = Cluster(hosts=4, ranks_per_host=2, forward_ms=100.0, backward_ms=200.0, link=f"{100 * kept:g} Gbit/s")
         yield Case(name=f"thin-network-8r-x{kept}", cluster=wide, expected=(Expected(rule="network-bound"),))
     throttled = {"kind": "slow-link", "host": 2, "factor": 0.05, "from_s": 4}
