@@ -11,6 +11,7 @@ from allpull.data.images import MAX_SOURCE_BYTES, Refused
 from allpull.data.pack_format import MAX_CLASSES, MAX_RECORDS, Kind
 from allpull.data.sources import Entry, Listing, Sample
 from allpull.errors import BadInput
+from allpull.regular_file import regular
 
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 LINK = "a link out of the source, or a broken link"
@@ -156,10 +157,7 @@ def read_inside(root: Path, relative: str, limit_bytes: int = MAX_SOURCE_BYTES) 
     if not _is_inside(root, relative):
         raise Refused("missing, or a link out of the source")
     try:
-        descriptor = os.open(root / relative, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Refused("not a regular file")
+        with os.fdopen(regular(root / relative), "rb") as file:
             data = file.read(limit_bytes + 1)
     except OSError as error:
         raise Refused(f"cannot be read: {error.strerror}") from error

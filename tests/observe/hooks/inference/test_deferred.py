@@ -119,7 +119,7 @@ class Program:
         if one == 0:
             depth = self.calls.enter(rng.choice((COLLECTIVE, CHECKPOINT)))
             self.after(rng)
-            self.calls.checkpoint_ends(depth)
+            self.calls.checkpoints.end(depth)
         elif one == 1:
             self.calls.evaluation_begins(lambda: True)
         elif one == 2:

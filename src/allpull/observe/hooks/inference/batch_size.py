@@ -49,6 +49,13 @@ class Batches:
         self._passes[iterator] = Pass()
         self.turned_to = None
 
+    def repeat(self, iterator: int) -> None:
+        """The iterator begins another pass: all that it gave before is of the last one."""
+        loader_pass = self._passes.get(iterator)
+        if loader_pass is not None:
+            loader_pass.left = len(loader_pass.waiting)
+            loader_pass.learned &= loader_pass.left > 0
+
     def turn_to(self, iterator: int) -> None:
         """The next batch comes from the pass with this iterator."""
         loader_pass = self._passes.get(iterator)
@@ -69,8 +76,11 @@ class Batches:
     def learn(self, recorder: Recorder) -> None:
         """The program trains on its next batch: its content is of the step of ``recorder``."""
         given, self.given = self.given, NOTHING
-        waiting = self.now.waiting
-        samples, elements = waiting.popleft() if waiting else given
+        now = self.now
+        samples, elements = now.waiting.popleft() if now.waiting else given
+        if now.left:
+            now.left -= 1
+            now.learned = now.left > 0
         if samples is not None:
             recorder.samples = samples + (recorder.samples or 0)
         if elements is not None:
@@ -78,12 +88,16 @@ class Batches:
 
 
 class Pass:
-    """One pass over a loader: contents of its pending batches, and whether the program trained on one."""
+    """One pass over a loader: contents of its pending batches, and whether the program trained on one.
 
-    __slots__ = ("learned", "waiting")
+    Where the loader has begun another pass with the same iterator, ``left`` of them are still of this one.
+    """
+
+    __slots__ = ("learned", "left", "waiting")
 
     def __init__(self) -> None:
         self.learned = False
+        self.left = 0
         self.waiting: Deque[Content] = deque(maxlen=MOST_WAITING)
 
 

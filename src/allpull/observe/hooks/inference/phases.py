@@ -18,6 +18,7 @@ from ..session import Session
 from .boundary import Boundary
 
 if TYPE_CHECKING:
+    from .checkpoints import Checkpoints
     from .deferred import Deferred
 
 NOT_SEEN = -1  # the depth of a phase that is not recorded
@@ -44,6 +45,7 @@ class Phases:
         self._in_backward = False
         self.arrivals = Arrivals(functools.partial(give_up, self, "arrival"))
         self.deferred: Deferred
+        self.checkpoints: Checkpoints
 
     @property
     def recorder(self) -> Optional[Recorder]:
@@ -91,7 +93,7 @@ class Phases:
         recorder = self.recorder
         if recorder is None:
             recorder = self._recorder = self.session.begin()
-            self._thread = get_ident()
+            self._trains_here()
             if recorder is not None:
                 self.arrivals.serve(recorder)
                 recorder.paused = not self.boundary.on
@@ -136,8 +138,12 @@ class Phases:
     def _is_elsewhere(self) -> bool:
         """Whether this is not the training thread; if none is known yet, this thread becomes it."""
         if not self._trains:
-            self._thread = get_ident()
+            self._trains_here()
         return get_ident() != self._thread
+
+    def _trains_here(self) -> None:
+        self._thread = get_ident()
+        self.checkpoints.trains_here()
 
     @property
     def is_own_thread(self) -> bool:

@@ -233,7 +233,7 @@ class Collectives:
         return len(self._kinds), group.group_name
 
     def _wrap_start(self, dist: Any, c10d: Any) -> None:
-        """A process that joins a process group becomes a rank."""
+        """A process that joins a process group becomes a rank; when it leaves it, its training is over."""
         start = c10d.init_process_group
 
         @functools.wraps(start)
@@ -244,6 +244,14 @@ class Collectives:
             return answer
 
         dist.init_process_group = c10d.init_process_group = observed
+        leave = c10d.destroy_process_group
+
+        @functools.wraps(leave)
+        def observed_leave(*args: Any, **kwargs: Any) -> Any:
+            self._inference.checkpoints.training_is_over()
+            return leave(*args, **kwargs)
+
+        dist.destroy_process_group = c10d.destroy_process_group = observed_leave
 
     @safely("collectives")
     def _join(self, dist: Any) -> None:

@@ -36,6 +36,7 @@ class Networks:
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
         self._runs = False  # a network runs; those inside it are part of it
+        self._learns = False  # one has run with gradients, in training mode
         self.see_inputs: Optional[Callable[[Iterable[Any]], None]] = None  # called with the inputs of each call
 
     def parallel(self) -> List[Tuple[int, Any]]:
@@ -207,7 +208,11 @@ class Networks:
             self._runs = True
             if self.see_inputs is not None:
                 self.see_inputs(args or kwargs.values())
-            depth = inference.forward_begins(args or kwargs, is_grad_enabled() and module.training)
+            learns = is_grad_enabled() and module.training
+            self._learns = self._learns or learns
+            if self._learns and not (is_grad_enabled() or module.training):
+                inference.is_evaluated(lambda: getattr(reference(), "training", True))
+            depth = inference.forward_begins(args or kwargs, learns)
             try:
                 return call(*args, **kwargs)
             finally:
