@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 
@@ -108,3 +109,9 @@ def test_a_study_is_written_as_it_was_read(tmp_path: Path) -> None:
     assert tomllib.loads(toml_text(plain)) == plain
     odd = {"a b": {"x": 'quo"te\\n', "list": [1.5, True, {"k": "ü"}]}, "faults": [{"kind": "jitter", "p": {"q": 1}}]}
     assert tomllib.loads(toml_text(odd)) == odd
+
+
+def test_a_pipe_without_a_writer_is_no_study(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(BadInput, match="not a regular file"):
+        load_study(str(tmp_path / "pipe.toml"))

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from allpull.config.load import MAX_BYTES, parse_toml
 from allpull.config.typed import build, find_faults, show, show_path, show_text
 from allpull.errors import BadInput, ConfigError, UnknownName, nearest
+from allpull.regular_file import regular
 from allpull.schema.option import option
 from allpull.schema.studied import Changed, Parameters
 from allpull.study.overlay import MAX_SHOWN, SOURCES, TABLES, changes, merged, override
@@ -159,7 +160,7 @@ def _read(place: str) -> tuple[str, str, Path]:
     if not ("/" in place or place.endswith(".toml") or path.is_file()):
         raise UnknownName("study", shown, known, hint="or give the path of a file that ends in .toml")
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             content = file.read(MAX_BYTES + 1)
         text = content.decode("utf-8-sig")
     except (OSError, ValueError) as error:

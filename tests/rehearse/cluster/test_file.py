@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -308,3 +309,9 @@ def test_any_text_is_a_cluster_or_one_of_our_errors(tmp_path, lines):
         said = json.dumps(truth(found), allow_nan=False)
         assert found.ranks >= 1
     assert "\x1b" not in said
+
+
+def test_a_pipe_without_a_writer_is_no_cluster(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(BadInput, match="not a regular file"):
+        load_cluster(tmp_path / "pipe.toml")

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from allpull.config.load import MAX_BYTES, MAX_LINE
 from allpull.config.typed import build, find_faults, show, show_path, show_text
 from allpull.errors import BadInput, ConfigError, nearest
+from allpull.regular_file import regular
 from allpull.rehearse.cluster.checks import find_contradictions
 from allpull.rehearse.cluster.faults import KINDS, Fault
 from allpull.rehearse.cluster.model import AcceleratorTable, Cluster, ClusterTable, HostTable, LayerTimes, SwitchTable
@@ -51,7 +52,7 @@ def load_cluster(path: Path) -> Cluster:
 def _read(path: Path, what: str) -> str:
     shown = show_text(str(path), 400)
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             content = file.read(MAX_BYTES + 1)
         text = content.decode("utf-8-sig")
     except (OSError, ValueError) as error:
