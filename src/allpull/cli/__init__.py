@@ -10,6 +10,7 @@ import atexit
 import gc
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -80,6 +81,8 @@ def _reported(error: BaseException) -> int | None:
         case _ if threads_ran_out(error):
             hint = "end other programs of this user, or raise the limit (ulimit -u, ulimit -v, pids of a cgroup)"
             complain(AllpullError("the system refused another thread or process", hint=hint))
+        case FileNotFoundError(filename=None) if not Path().stat().st_nlink:
+            complain(AllpullError("the current folder was removed", hint="go to another one"))
         case OSError():
             complain(_refused(error, "refused by the system"))
         case MemoryError():

@@ -131,7 +131,7 @@ def _files(root: Path, relative: str, depth: int) -> Iterator[tuple[str, os.stat
             else:
                 yield from _files(root, path, depth + 1)
             continue
-        if entry.is_symlink() and not _is_inside(root, path):
+        if entry.is_symlink() and not is_inside(root, path):
             yield path, None, LINK
             continue
         status = entry.stat()
@@ -141,7 +141,8 @@ def _files(root: Path, relative: str, depth: int) -> Iterator[tuple[str, os.stat
             yield path, status, "" if stat.S_ISREG(status.st_mode) else "not a regular file"
 
 
-def _is_inside(root: Path, relative: str) -> bool:
+def is_inside(root: Path, relative: str) -> bool:
+    """Whether ``relative`` is there and no link leads it out of the resolved folder ``root``."""
     try:
         return (root / relative).resolve(strict=True).is_relative_to(root)
     except (OSError, RuntimeError):
@@ -154,7 +155,7 @@ def read_inside(root: Path, relative: str, limit_bytes: int = MAX_SOURCE_BYTES) 
     Raises:
         Refused: it is missing, not a regular file, outside ``root``, or is larger than ``limit_bytes``.
     """
-    if not _is_inside(root, relative):
+    if not is_inside(root, relative):
         raise Refused("missing, or a link out of the source")
     try:
         with os.fdopen(regular(root / relative), "rb") as file:

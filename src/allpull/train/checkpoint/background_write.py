@@ -111,4 +111,6 @@ def _remove(names: Iterable[str], folder: int) -> None:
 
 def _free(folder: Path) -> str:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    return show_bytes(shutil.disk_usage(existing).free)
+    status = os.statvfs(existing)
+    no_inodes = bool(status.f_files) and not status.f_favail  # each file needs one
+    return "no inodes" if no_inodes else show_bytes(shutil.disk_usage(existing).free)

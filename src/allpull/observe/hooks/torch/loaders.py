@@ -16,6 +16,7 @@ def watch_loaders(inference: StepInference) -> None:
     """Time each fetch in the training process, for any number of workers."""
     from torch.utils.data import dataloader  # noqa: PLC0415  this runs after torch was imported
 
+    calls = inference.deferred
     base: Any = dataloader._BaseDataLoaderIter
     construct, take, iterate = base.__init__, base.__next__, dataloader.DataLoader.__iter__
 
@@ -27,16 +28,16 @@ def watch_loaders(inference: StepInference) -> None:
 
     @functools.wraps(take)
     def observed_take(self: Any) -> Any:
-        depth = inference.fetch_begins(id(self))
+        depth = calls.fetch_begins(id(self))
         try:
             batch = take(self)
         except BaseException:  # usually the end of the pass
-            inference.leave(depth)
+            calls.leave(depth)
             raise
         length = self._allpull_length
         if length and self._num_yielded > length and self._num_yielded % length == 1 % length:
             inference.pass_repeats(id(self))
-        inference.fetched(depth, batch)
+        calls.fetched(depth, batch)
         return batch
 
     @functools.wraps(iterate)

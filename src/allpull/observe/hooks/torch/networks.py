@@ -198,6 +198,7 @@ class Networks:
         from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
 
         inference, compiled = self._inference, vars(network).get(SLOT)
+        calls = inference.deferred
         reference: Any = weakref.ref(network)  # it refers to us: avoid a cycle
 
         def observed(*args: Any, **kwargs: Any) -> Any:
@@ -209,15 +210,16 @@ class Networks:
             if self.see_inputs is not None:
                 self.see_inputs(args or kwargs.values())
             learns = is_grad_enabled() and module.training
-            self._learns = self._learns or learns
-            if self._learns and not (is_grad_enabled() or module.training):
+            if learns:
+                self._learns = True
+            elif self._learns and not (is_grad_enabled() or module.training):
                 inference.is_evaluated(lambda: getattr(reference(), "training", True))
-            depth = inference.forward_begins(args or kwargs, learns)
+            depth = calls.forward_begins(args or kwargs, learns)
             try:
                 return call(*args, **kwargs)
             finally:
                 self._runs = False
-                inference.leave(depth)
+                calls.leave(depth)
 
         object.__setattr__(network, SLOT, observed)  # the setattr of a compiled network would set it on the original
 
@@ -243,16 +245,16 @@ def watch_gradients(inference: StepInference, networks: Networks) -> None:
     """Time each backward pass; where there is no optimizer, its graph shows the parameters of ``networks``."""
     from torch import autograd  # noqa: PLC0415  this runs after torch was imported
 
-    backward = autograd.backward
+    calls, backward = inference.deferred, autograd.backward
 
     @functools.wraps(backward)
     def observed(*args: Any, **kwargs: Any) -> None:
-        depth = inference.backward_begins()
+        depth = calls.backward_begins()
         try:
             backward(*args, **kwargs)
         finally:
-            inference.backward_ends(depth)
-        if not inference.steps_taken:
+            calls.backward_ends(depth)
+        if not (calls.is_on or inference.steps_taken):
             found = inference.updates.after_backward(args[0] if args else kwargs.get("tensors"))
             if found:
                 networks.learns(found)
