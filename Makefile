@@ -63,9 +63,11 @@ proof: $(READY)  ## the long measurements (ONLY=name: one of them); results go t
 	$(BIN)/python benchmarks/proof.py $(if $(ONLY),--only $(ONLY))
 	$(BIN)/python tools/reference.py
 
-frameworks: $(READY) tests/scripts/requirements.txt  ## get the frameworks whose programs are tested into build/frameworks
+frameworks: $(READY)  ## get the frameworks whose programs are tested into build/
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target build/frameworks \
 	  -r tests/scripts/requirements.txt
+	DS_BUILD_OPS=0 DS_ACCELERATOR=cpu $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+	  --no-build-isolation --target build/frameworks-apart -r tests/scripts/requirements-apart.txt
 
 apptainer:       ## get a real Apptainer into build/, for the tests of containers
 	test -x build/apptainer/bin/apptainer || $(PYTHON) tools/apptainer.py build/apptainer

@@ -1,11 +1,15 @@
 """What observation adds to a step, told within one process: its hooks are in place and taken away in alternation.
 
-    python benchmarks/overhead_inside.py [--repeats 120] [--output FILE]
+    python benchmarks/overhead_inside.py [--loops mlp,conv] [--seconds 60] [--output FILE]
 
 Two processes that run the same loop differ by some percent, by where their memory happens to lie, and that hides
 microseconds in a step of milliseconds (``overhead.py`` compares processes, because other tools allow nothing else).
-Here all else stays the same. Times are CPU time of the process; intervals are 95 %, from resampling the pairs; what is
-added is the median of the pairs. Beside it stands what the records say themselves (``recording_ns``).
+Here all else stays the same. Every step is timed on its own, in CPU time of its thread: blocks of a few steps follow
+each other in random order, and what is added is the median over pairs of blocks of the difference of their medians,
+which neither a drifting clock nor a disturbed step moves. What is done for many steps at once (deriving them from
+notes, formatting, writing) is timed where it is done, left out of its step, and shared among the steps. CPU time of
+other threads is shown as the difference of its means. Intervals are 95 %, from resampling the pairs. Beside it stands
+what the records say themselves (``recording_ns``).
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ import json
 import random
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +30,20 @@ from torch.optim import optimizer as optim
 from torch.utils.data import dataloader
 
 from allpull.observe.hooks.imports import AfterImport
+from allpull.observe.hooks.inference.deferred import Deferred
 from allpull.observe.hooks.install import Program, start
 from allpull.observe.hooks.torch.networks import SLOT
+from allpull.observe.recording.recorder import Recorder
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
-from overhead_loop import Step, training
+from overhead_loop import Batch, Step, training
 from stored import keep
 
-LOOPS = {"tiny": (1, 300), "calls": (1, 100), "arrays": (24, 150), "conv": (1, 40), "mlp": (16, 15)}
-"""Loop of ``overhead_loop.py`` → batch, and steps of each block: some 50 ms."""
+LOOPS = {"tiny": 1, "calls": 1, "arrays": 24, "conv": 1, "mlp": 16}
+"""Loop of ``overhead_loop.py`` → batch."""
 
 WARM_UP_STEPS = 20
+BLOCK_STEPS = 8  # that are timed: few, so that both blocks of a pair meet the same machine
 SETTLE_STEPS = 2  # of each block, before it is timed
 RESAMPLES = 2000
 PLACES: tuple[tuple[Any, str], ...] = (
@@ -72,6 +79,58 @@ class Hooks:
             there.update(hooks if on else {})
 
 
+class Together:
+    """CPU time of what is done for many steps at once, by the calls that are wrapped here."""
+
+    def __init__(self) -> None:
+        self.ns = 0
+        self._runs = False
+        for holder, name in ((Deferred, "_repeat"), (Recorder, "_flush")):
+            setattr(holder, name, self._timed(getattr(holder, name)))
+
+    def _timed(self, function: Callable[..., None]) -> Callable[..., None]:
+        def timed(*args: Any) -> None:
+            if self._runs:  # the one calls the other
+                function(*args)
+                return
+            begin_ns, self._runs = time.thread_time_ns(), True
+            try:
+                function(*args)
+            finally:
+                self.ns += time.thread_time_ns() - begin_ns
+                self._runs = False
+
+        return timed
+
+
+class Blocks:
+    """Blocks of steps of one loop, timed."""
+
+    def __init__(self, step: Step, batches: Iterator[Batch], together: Together) -> None:
+        self._step, self._fetch = step, batches.__next__
+        self._together = together
+        self.median_us: dict[bool, list[float]] = {False: [], True: []}
+        self.others_us: dict[bool, list[float]] = {False: [], True: []}  # CPU time of other threads, per step
+
+    def train(self, steps: int) -> list[float]:
+        """Microseconds of each step, in its thread, without what was done for many steps at once."""
+        step, fetch, together, clock_ns = self._step, self._fetch, self._together, time.thread_time_ns
+        taken_us = []
+        for _ in range(steps):
+            together_ns, begin_ns = together.ns, clock_ns()
+            step(fetch())
+            taken_us.append((clock_ns() - begin_ns - (together.ns - together_ns)) / 1e3)
+        return taken_us
+
+    def add(self, *, on: bool) -> None:
+        """One more block, with the hooks ``on`` or taken away."""
+        self.train(SETTLE_STEPS)
+        others_ns = time.process_time_ns() - time.thread_time_ns()
+        self.median_us[on].append(float(np.median(self.train(BLOCK_STEPS))))
+        others_ns = time.process_time_ns() - time.thread_time_ns() - others_ns
+        self.others_us[on].append(others_ns / BLOCK_STEPS / 1e3)
+
+
 def begun(directory: Path) -> Program:
     """Have this process observed, as a program that nobody edited."""
     for folder in layout.FOLDERS:
@@ -83,60 +142,57 @@ def begun(directory: Path) -> Program:
     return program
 
 
-def compared(loop: str, repeats: int) -> dict[str, Any]:
+def compared(loop: str, seconds: float) -> dict[str, Any]:
     """One loop, with and without; for a process of its own, which is left as it is."""
     torch.set_num_threads(1)
-    batch, steps = LOOPS[loop]
+    batch, together = LOOPS[loop], Together()
     before = [getattr(*place) for place in PLACES]
     with tempfile.TemporaryDirectory() as folder:
         program = begun(Path(folder))
         network, batches, step = training(loop, batch)
-
-        def train(count: int, step: Step = step, fetch: Callable[[], Any] = batches.__next__) -> int:
-            begin_ns = time.process_time_ns()
-            for _ in range(count):
-                step(fetch())
-            return time.process_time_ns() - begin_ns
-
-        train(WARM_UP_STEPS)
+        blocks = Blocks(step, batches, together)
+        blocks.train(WARM_UP_STEPS)
         hooks = Hooks(network, before)
-        taken_us: dict[bool, list[float]] = {False: [], True: []}
-        for _ in range(repeats):
+        together.ns, end = 0, time.monotonic() + seconds
+        while time.monotonic() < end:
             for on in random.sample((False, True), 2):
                 hooks.turn(on=on)
-                train(SETTLE_STEPS)
-                taken_us[on].append(train(steps) / steps / 1e3)
+                blocks.add(on=on)
         hooks.turn(on=True)
         program.session.close()
         lines = (Path(folder) / layout.steps_file(0)).read_text("ascii").splitlines()[1 + WARM_UP_STEPS :]
     says_us = np.mean([json.loads(line)["recording_ns"] / 1e3 for line in lines])
-    told = _told(np.array(taken_us[False]), np.array(taken_us[True]))
+    told = _told(blocks, together.ns / len(lines) / 1e3)
     return {"loop": loop, "batch": batch, **told, "says_us": round(float(says_us), 1)}
 
 
-def _told(plain_us: Any, seen_us: Any) -> dict[str, Any]:
+def _told(blocks: Blocks, together_us: float) -> dict[str, Any]:
+    plain_us, seen_us = np.array(blocks.median_us[False]), np.array(blocks.median_us[True])
     drawn = np.random.default_rng(0).integers(0, len(plain_us), (RESAMPLES, len(plain_us)))  # pairs stay together
-    added = np.median((seen_us - plain_us)[drawn], axis=1)
-    low, high = np.percentile(added, [2.5, 97.5])
-    values = {"value": np.median(seen_us - plain_us), "low": low, "high": high}
+    low, high = np.percentile(np.median((seen_us - plain_us)[drawn], axis=1), [2.5, 97.5]) + together_us
+    values = {"value": np.median(seen_us - plain_us) + together_us, "low": low, "high": high}
     return {
         "plain_step_us": round(float(np.median(plain_us)), 1),
         "added_us": {name: round(float(value), 1) for name, value in values.items()},
+        "together_us": round(together_us, 1),
+        "other_threads_us": round(float(np.mean(blocks.others_us[True]) - np.mean(blocks.others_us[False])), 1),
+        "pairs": len(plain_us),
     }
 
 
 def main() -> None:
     """Measure every loop, each in a process of its own, and print or keep the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=120)
+    parser.add_argument("--loops", default=",".join(LOOPS), help="which, with commas between")
+    parser.add_argument("--seconds", type=float, default=60, help="for each loop")
     parser.add_argument("--output", type=Path)
     options = parser.parse_args()
     spawn = torch.multiprocessing.get_context("spawn")
     rows = []
-    for loop in LOOPS:
+    for loop in options.loops.split(","):
         with spawn.Pool(1) as pool:
-            rows.append(pool.apply(compared, (loop, options.repeats)))
-    keep(options.output, {"repeats": options.repeats, "loops": rows})
+            rows.append(pool.apply(compared, (loop, options.seconds)))
+    keep(options.output, {"seconds": options.seconds, "loops": rows})
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ With ``--keep`` the rehearsals stay in DIR, and a second time are only explained
 
 Each case of `fault_cases.py` is rehearsed: real ranks, real DDP and Gloo, over shaped links between virtual hosts, with
 faults whose size the explanation never sees. What a fault costs is measured, too, and not by us: the same cluster
-without it, rehearsed in the same minute, takes less time for as many samples. The promised loss must be within 25 % of
-that difference or three noise floors, the floor being how far two such rehearsals differ by themselves.
+without it, rehearsed in the same minute, takes less time for as many samples. (Evaluation that one rank does the most
+of is compared with as much evaluation in equal shares.) The promised loss must be within 25 % of that difference or
+three noise floors, the floor being how far two such rehearsals differ by themselves.
 
 The result is a confusion matrix, planted by found. It takes an hour, on a machine with nothing else to do, and needs
 what `allpull rehearse` needs.
@@ -71,7 +72,7 @@ def rehearse(case: Case, folder: Path, *, planted: bool = True) -> Heard:
     """
     folder.mkdir(parents=True, exist_ok=True)
     cluster, made = folder / "cluster.toml", folder / COMMIT
-    text = case.cluster.toml(case.faults if planted else ())
+    text = case.cluster.toml(case.faults) if planted else case.healthy.toml(())
     if not made.is_file() or cluster.read_text() != text:
         shutil.rmtree(folder / "runs", ignore_errors=True)
         cluster.write_text(text)
@@ -204,15 +205,15 @@ def measure(chosen: Sequence[Case], folder: Path) -> list[dict[str, Any]]:
     rows = []
     for case in chosen:
         place = folder / case.name
-        if case.faults and case.cluster not in bases:
+        if case.faults and case.healthy not in bases:
             without = [rehearse(case, folder / f"{case.name}-without-{turn}", planted=False) for turn in (1, 2)]
-            bases[case.cluster] = [one.sample_s for one in without]
+            bases[case.healthy] = [one.sample_s for one in without]
         try:
             heard = rehearse(case, place)
         except (RuntimeError, subprocess.TimeoutExpired, ValueError) as error:
             rows.append(_failed(case, error))
         else:
-            times = [sample_s * heard.samples for sample_s in bases.get(case.cluster, [])]
+            times = [sample_s * heard.samples for sample_s in bases.get(case.healthy, [])]
             base_s = statistics.mean(times) if case.faults and times else None
             floor_s = abs(times[0] - times[1]) / math.sqrt(2) if len(times) == 2 else 0.0
             rows.append(judge(case, heard, base_s, max(floor_s, 0.005 * heard.step_s)))

@@ -86,7 +86,7 @@ MEASUREMENTS = (
     Measurement(
         name="overhead_inside",
         script="overhead_inside.py",
-        about="what observation adds to a step, told within one process (two minutes)",
+        about="what observation adds to a step, told within one process (five minutes)",
     ),
     Measurement(
         name="memory_layout",

@@ -2,7 +2,7 @@
 
     python benchmarks/scripts.py [--only NAME] [--beside DIR] [--output FILE]
 
-Runs the programs of `tests/scripts`, and some that the tests leave out. Frameworks come from `build/frameworks`
+Runs the programs of `tests/scripts`, and some that the tests leave out. Frameworks come from `build/`
 (`make frameworks`; `tools/horovod.sh`), or from DIR, which may hold another torch too. What is not installed is
 skipped, and said.
 """
@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT))
 from tests.scripts.table import LONG, PROGRAMS, SCRIPTS, Script
 
 FRAMEWORKS = ROOT / "build" / "frameworks"
+APART = ROOT / "build" / "frameworks-apart"  # what other frameworks would import
 TIMEOUT_S = 600
 PHASES = ("input", "copy", "forward", "backward", "optimizer", "evaluation", "checkpoint", "collective", "arrival")
 
@@ -65,6 +66,8 @@ def row_of(script: Script, beside: list[Path]) -> dict[str, Any]:
     words = ["python" if word == sys.executable else word for word in script.start]
     said["started_by"] = shlex.join([*words, script.path.name, *script.arguments])
     said["started_by"] = said["started_by"].replace(f"{PROGRAMS}/", "")
+    if not all(is_installed(name, beside) for name in script.needs):
+        beside = [*beside, APART]
     missing = [name for name in script.needs if not is_installed(name, beside)]
     missing += [script.tool] if script.tool is not None and shutil.which(script.tool) is None else []
     if missing:

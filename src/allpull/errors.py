@@ -83,6 +83,16 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return matches[0] if matches else None
 
 
+def threads_ran_out(error: BaseException) -> bool:
+    """Whether the system refused a thread or a process (``ulimit -u``), in the words of Python or of a library.
+
+    >>> threads_ran_out(RuntimeError("can't start new thread"))
+    True
+    """
+    said = str(error)
+    return "Resource temporarily unavailable" in said or "can't start new thread" in said
+
+
 TREE = {kind.__name__: kind for kind in (AllpullError, BadInput, ConfigError, RunDirError, UnknownName, MissingPart)}
 
 

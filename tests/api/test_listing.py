@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from allpull.api.listing import list_runs, rename
+from allpull.api.listing import list_runs, remove, rename
 from allpull.errors import BadInput
 from allpull.report.terminal.listing import listing
 from allpull.schema.results import ListResult
@@ -106,6 +106,15 @@ def test_nothing_is_removed_unasked_or_while_a_job_runs(run_cli, tmp_path: Path)
     assert (tmp_path / "precious").read_text() == "kept"
     assert run_cli("rm", "20260102", "--yes", "--force", cwd=tmp_path).returncode == 0
     assert not going.exists()
+
+
+def test_a_link_to_a_run_is_not_removed_nor_is_another_run_with_it(tmp_path: Path) -> None:
+    runs = [written(tmp_path, f"2026010{day}T000000Z_digits_n2_a") for day in (1, 2)]
+    link = tmp_path / "link"
+    link.symlink_to(runs[1])
+    with pytest.raises(BadInput, match="link is a link"):
+        remove([runs[0], link])
+    assert all((run / "run.json").is_file() for run in (*runs, link))
 
 
 def test_a_run_that_has_not_ended_says_for_how_long_it_has_been_silent(tmp_path: Path) -> None:

@@ -215,9 +215,11 @@ def test_a_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
     assert load_spec(write(tmp_path, b"#" + b"\n" * (MAX_BYTES - 1))) == RunSpec()
 
 
-def test_an_endless_device_is_refused() -> None:
-    with pytest.raises(BadInput, match="larger than 1 MiB"):
-        load_spec("/dev/zero")
+def test_a_device_and_a_pipe_without_a_writer_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.toml")
+    for path in ("/dev/zero", str(tmp_path / "pipe.toml")):
+        with pytest.raises(BadInput, match="not a regular file"):
+            load_spec(path)
 
 
 def test_what_is_not_utf8_is_said_with_its_line(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -157,6 +158,21 @@ def test_an_export_is_whole_or_absent_and_replaced_on_request(tmp_path: Path, mo
     assert (place / "steps.parquet").is_file()
     assert not (place / "steps.csv").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["v1.0"]
+
+
+@pytest.mark.parametrize("limit_bytes", [1, 4096])
+@pytest.mark.parametrize("to", ["csv", "parquet"])
+def test_a_file_that_may_not_grow_is_one_clear_error(tmp_path: Path, to: str, limit_bytes: int) -> None:
+    """A limit (ulimit -f) is met as a full disk is; polars has an error of its own for both."""
+    run = open_run(RUNS / "v1.0")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, limits[1]))
+    try:
+        with pytest.raises(BadInput, match=r"cannot write .*v1\.0: "):
+            export_run(run, to, str(tmp_path), replace=False)  # type: ignore[arg-type]
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
 
 
 def test_what_is_no_export_is_never_replaced(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 import typer
 
 import allpull
-from allpull.cli import app
+from allpull.cli import GROUPS, VERBS, app
 from allpull.config.load import load_spec
 from allpull.data.datasets import digits
 
@@ -104,7 +104,7 @@ def test_architecture_is_one_page_and_names_every_room(root: Path) -> None:
     floors = text.partition("## Floors")[2].partition("Designed and not built")[0]
     rooms = {path.name for path in (root / "src" / "allpull").iterdir() if (path / "__init__.py").is_file()}
     rooms |= {path.name for path in (root / "src" / "allpull").glob("[a-z]*.py")}
-    assert set(re.findall(r"(?:^\| \d+ \| |; )`([a-z.]+)`", floors, re.MULTILINE)) == rooms
+    assert set(re.findall(r"(?:^\| \d+ \| |; )`([a-z_.]+)`", floors, re.MULTILINE)) == rooms
     absent = text.partition("Designed and not built")[2].partition("\n")[0]
     assert not set(re.findall(r"`([a-z]+)`", absent)) & rooms, "it is built by now"
 
@@ -199,6 +199,12 @@ def test_readme_prints_no_number_that_was_typed_by_hand(root: Path) -> None:
     text = FENCE.sub("", STORED.sub("", (root / "README.md").read_text("utf-8")))
     assert not MEASURED.findall(text.replace("95 % confidence", ""))
     assert STORED.search((root / "README.md").read_text("utf-8"))
+
+
+def test_readme_lists_every_command(root: Path) -> None:
+    table = (root / "README.md").read_text("utf-8").partition("\n## All commands\n")[2].partition("\n```")[0]
+    listed = set(re.findall(r"`(?:allpull )?(\w+)[ `]", table))
+    assert {*(verb.__name__.removesuffix("_") for verb in VERBS), *GROUPS} <= listed
 
 
 def test_readme_counts_the_digits_right(root: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 import sys
 
@@ -24,13 +25,16 @@ SECRETS = (
         "password = '{}'",
         "basic {}",
     ),
+    *("Authorization: Token {}", "Authorization: ApiKey {}", "X: https://hooks.slack.com/services/T0/B0/{}"),
+    *("GITHUB_PAT={}", "--creds {}", "DBPASS={}", "SECRETKEY={}", "TOKEN_2={}", "password1: {}", "Uid=a;Pwd={};"),
+    *("token => {}", "TOKEN=$'{} x'", "123456789:AA{}{}"),
 )
 
 
 @pytest.mark.parametrize("text", SECRETS)
 def test_a_secret_is_masked_in_text(text: str) -> None:
     secret = "Sw0rdfishSw0rdfishSw0rdfish"
-    clean, count = redact.text(text.format(secret))
+    clean, count = redact.text(text.format(secret, secret))
     assert secret not in clean
     assert count == 1
 
@@ -43,7 +47,16 @@ def test_what_is_no_secret_stays(text: str) -> None:
     assert redact.arguments(text.split()) == (text.split(), 0)
 
 
-@pytest.mark.parametrize("part", ["a-", "a.", "-", "a", "eyJ-", "--pw ", "key=", "://a", "token-", "-----BEGIN "])
+def test_a_secret_in_the_quotes_of_a_command_within_a_command_is_masked() -> None:
+    """As a job's script has it of ``bash -c "train --password 'open sesame'"``."""
+    script = shlex.join(["bash", "-c", "train --password 'open sesame' && PGPASSWORD='of two' psql"])
+    clean, count = redact.text(script)
+    assert (clean, count) == ("bash -c 'train --password [redacted] && PGPASSWORD=[redacted] psql'", 2)
+
+
+@pytest.mark.parametrize(
+    "part", ["a-", "a.", "-", "a", "eyJ-", "--pw ", "key=", "://a", "token-", "-----BEGIN ", "pw='\"'\"'"]
+)
 def test_a_long_word_takes_no_time(part: str) -> None:
     code = f"import sys; sys.path.insert(0, {redact.__file__.rpartition('/')[0]!r})\n"
     code += f"import redact; redact.text({part!r} * ({1 << 16} // {len(part)}))"

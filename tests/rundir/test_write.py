@@ -72,6 +72,21 @@ def test_a_whole_file_is_the_old_one_or_the_new_one(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_device_or_a_pipe_is_not_replaced_by_a_file(tmp_path, linked):
+    """As ``report -o /dev/null`` and ``-o /dev/stdout`` of root would."""
+    path = pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if linked:
+        path = tmp_path / "link"
+        path.symlink_to(pipe)
+    with pytest.raises(OSError, match="Not a regular file") as refused:
+        whole_file(str(path), "ours")
+    assert refused.value.filename == str(path)
+    assert path.is_symlink() == linked
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
 WRITERS = {"whole_file": lambda path: whole_file(str(path), "ours"), "report": lambda path: place(path, b"ours")}
 
 

@@ -33,7 +33,9 @@ class Script:
     passes: list[int]  # backward passes, likewise
     evaluations: int = 0  # spans after each epoch
     sanity: int = 0  # spans before the first step
-    checkpoints: bool = False
+    checkpoints: bool = False  # after each epoch
+    unsaved: int = 0  # last epochs without one
+    ends: bool = True  # its ranks end with Python's exit functions
     loader: bool = True  # batches come from a loader
     partial: int = 0  # first steps that are recorded from their backward pass on, which shows that the program trains
 
@@ -178,6 +180,55 @@ SCRIPTS = [
         epochs=1,
         partial=1,
         loader=False,
+    ),
+    Script(
+        name="sentence_pairs",
+        start=torchrun(2),
+        needs=("sentence-transformers", "datasets", "accelerate"),
+        variables={"PYTHONWARNINGS": "ignore::FutureWarning"},  # of DDP, which names the line that calls it: ours
+        samples=4 * [8],  # of 70 pairs: it drops the last batch on several ranks
+        passes=4 * [1],
+        evaluations=1,
+        checkpoints=True,
+    ),
+    Script(
+        name="trl_sft",
+        start=torchrun(2),
+        needs=("trl", "datasets", "accelerate"),
+        samples=[8, 8, 8, 8, 4],
+        passes=[2, 2, 2, 2, 1],
+        evaluations=1,
+        checkpoints=True,
+    ),
+    Script(
+        name="trl_grpo",
+        needs=("trl", "datasets", "accelerate"),
+        ranks=1,
+        samples=16 * [None],  # its batches are lists of prompts
+        passes=16 * [1],
+        checkpoints=True,
+    ),
+    Script(
+        name="deepspeed_zero",
+        arguments=("1",),
+        start=torchrun(2),
+        needs=("deepspeed",),
+        variables={"DS_ACCELERATOR": "cpu", "PYTHONWARNINGS": "ignore"},  # its loader pins memory, without a GPU
+        samples=4 * [16],
+        passes=4 * [2],
+        evaluations=1,
+        checkpoints=True,
+    ),
+    Script(
+        name="ray_train",
+        needs=("ray",),
+        variables={"RAY_USAGE_STATS_ENABLED": "0"},
+        samples=[8, 8, 8, 8, 3],
+        passes=5 * [1],
+        checkpoints=True,
+        unsaved=1,
+        ends=False,
+        partial=1,
     ),
     Script(name="fsdp_transformer", start=torchrun(2), samples=[16, 16, 3], passes=ACCUMULATED, checkpoints=True),
     Script(name="fully_sharded", start=torchrun(2), samples=[8, 8, 8, 8, 3], passes=5 * [1], evaluations=1),

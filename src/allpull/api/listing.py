@@ -63,10 +63,14 @@ def remove(directories: Iterable[Path], *, unended: bool = False) -> list[Path]:
     ``unended``: also those of jobs that have not ended, by their records, as those of a killed job say for ever.
 
     Raises:
-        BadInput: a run has not ended, or is none; then none is removed.
+        BadInput: a run has not ended, is none, or is a link to one; then none is removed.
     """
     chosen = list(directories)
     for directory in chosen:
+        if directory.is_symlink():
+            raise BadInput(
+                f"{safe_open.shown_path(directory)} is a link", hint="name the run to which it leads, or unlink it"
+            )
         _ended(directory, hint="end the job first; if it was killed: allpull rm --force", refused=not unended)
     for directory in chosen:
         shutil.rmtree(directory)

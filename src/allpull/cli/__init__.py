@@ -10,9 +10,11 @@ import atexit
 import gc
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Abort, Exit
 
 from allpull.cli import (
     compare,
@@ -42,7 +44,7 @@ from allpull.cli import (
 from allpull.cli.encoding import prepare_streams
 from allpull.cli.say import complain, note
 from allpull.cli.verb import Verb, VerbGroup, example
-from allpull.errors import INTERRUPTED, AllpullError
+from allpull.errors import INTERRUPTED, AllpullError, threads_ran_out
 from allpull.version import __version__
 
 OWN_FAILURE = 125  # of allpull itself, distinct from the program's codes (as in `timeout` and `docker run`)
@@ -56,29 +58,46 @@ class Verbs(VerbGroup):
         """Run the requested verb; errors become exit codes."""
         try:
             return super().invoke(ctx)
-        except AllpullError as error:
+        except BaseException as error:
+            code = _reported(error)
+            if code is None:
+                raise
+            raise Exit(code) from None
+
+
+def _reported(error: BaseException) -> int | None:
+    """Say what ended a verb, and return its exit code; None: of this we say nothing."""
+    match error:
+        case AllpullError():
             complain(error)
-            raise typer.Exit(error.exit_code) from None
-        except BrokenPipeError:
+            return error.exit_code
+        case BrokenPipeError():
             # The reader of our output is gone: `allpull show … | head`. Python would complain again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(0) from None
-        except KeyboardInterrupt:
+            return 0
+        case KeyboardInterrupt():
             note("interrupted")
-            raise typer.Exit(INTERRUPTED) from None
-        except OSError as error:
-            complain(AllpullError(f"{error.strerror or error}: {error.filename or 'refused by the system'}"))
-            raise typer.Exit(AllpullError.exit_code) from None
-        except MemoryError:
+            return INTERRUPTED
+        case _ if threads_ran_out(error):
+            hint = "end other programs of this user, or raise the limit (ulimit -u, ulimit -v, pids of a cgroup)"
+            complain(AllpullError("the system refused another thread or process", hint=hint))
+        case FileNotFoundError(filename=None) if not Path().stat().st_nlink:
+            complain(AllpullError("the current folder was removed", hint="go to another one"))
+        case OSError():
+            complain(_refused(error, "refused by the system"))
+        case MemoryError():
             complain(AllpullError("out of memory", hint="raise the limit of this shell or job (ulimit -v, cgroup)"))
-            raise typer.Exit(AllpullError.exit_code) from None
-        except Exception as error:
-            if "ALLPULL_DEBUG" in os.environ or isinstance(error, (typer.Exit, typer.Abort)) or _usage(error):
-                raise
-            name = type(error).__name__
+        case Exception() if not ("ALLPULL_DEBUG" in os.environ or isinstance(error, Exit | Abort) or _usage(error)):
             hint = "this is a fault in allpull; ALLPULL_DEBUG=1 shows where, please report it"
-            complain(AllpullError(f"allpull itself failed: {name}: {error}", hint=hint))
-            raise typer.Exit(OWN_FAILURE) from None
+            complain(AllpullError(f"allpull itself failed: {type(error).__name__}: {error}", hint=hint))
+            return OWN_FAILURE
+        case _:
+            return None
+    return AllpullError.exit_code
+
+
+def _refused(error: OSError, what: str) -> AllpullError:
+    return AllpullError(f"{error.strerror or error}: {error.filename or what}")
 
 
 def _usage(error: Exception) -> bool:
@@ -89,7 +108,7 @@ def version(requested: bool) -> None:
     """Print the version and stop."""
     if requested:
         typer.echo(f"allpull {__version__}")
-        raise typer.Exit
+        raise Exit
 
 
 app = typer.Typer(
@@ -144,4 +163,8 @@ def main() -> None:
     prepare_streams()
     if {"--install-completion", "--show-completion"} & set(sys.argv):
         completion.no_space_after_keys()
-    app()
+    try:
+        app()
+    except OSError as error:  # from help, which is printed before a verb begins
+        complain(_refused(error, "standard output"))
+        sys.exit(AllpullError.exit_code)

@@ -166,7 +166,7 @@ def verify(directory: Directory, workers: Workers = None, as_json: AsJson = Fals
         more = done.faults - len(shown)
         answer("\n".join([*shown, *([f"and {more:,} more"] if more > 0 else [])]) if done.faults else _sound(done))
     if done.faults:
-        raise Damaged(f"{directory}: {done.faults:,} faults", hint="copy the pack again, or make it again")
+        raise Damaged(f"{directory}: {counted(done.faults, 'fault')}", hint="copy the pack again, or make it again")
 
 
 def _sound(done: Any) -> str:

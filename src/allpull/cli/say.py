@@ -36,9 +36,17 @@ def complain(error: AllpullError) -> None:
 
 
 def answer(text: str) -> None:
-    """A result, on stdout."""
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
+    """A result, on stdout.
+
+    Raises:
+        OSError: nobody reads it, or its disk is full.
+    """
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except OSError as error:
+        error.filename = "standard output"
+        raise
 
 
 def answer_json(record: Record) -> None:

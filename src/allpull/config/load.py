@@ -11,12 +11,12 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Any, TypeAlias
 
 from allpull.config.checks import find_contradictions
 from allpull.config.typed import MAX_TEXT, TEXTS, build, find_faults, show, show_text, type_at
 from allpull.errors import BadInput, ConfigError, UnknownName
+from allpull.regular_file import regular
 from allpull.schema.spec import RunSpec
 
 MAX_BYTES = 1 << 20  # a specification is a page of text
@@ -112,7 +112,7 @@ def _read(recipe: str) -> tuple[str, str]:
 
 def _read_bytes(path: str, shown: str) -> bytes:
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             content = file.read(MAX_BYTES + 1)
     except IsADirectoryError as error:
         raise BadInput(f"'{shown}' is a directory, not a TOML file", hint="name the file in it") from error

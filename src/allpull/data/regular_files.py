@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import stat
 from pathlib import Path
 
 from allpull.data.pack_format import COPY_AGAIN, PackError
+from allpull.regular_file import regular
 
 
 def open_regular(path: Path) -> int:
@@ -16,15 +16,10 @@ def open_regular(path: Path) -> int:
         PackError: it is missing, not readable, or not a regular file.
     """
     try:
-        # O_NONBLOCK: opening a pipe without a writer must not hang
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return regular(path, os.O_RDONLY | os.O_NOFOLLOW)
     except OSError as error:
         hint = "a pack holds regular files; link the folder instead" if path.is_symlink() else "is the pack complete?"
         raise PackError(f"{path}: {error.strerror}", hint=hint) from error
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise PackError(f"{path}: not a regular file", hint=COPY_AGAIN)
-    return descriptor
 
 
 def exactly(descriptor: int, count: int, offset: int, path: Path) -> bytes:

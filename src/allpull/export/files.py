@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -33,7 +34,10 @@ def write_parquet(tables: Iterable[Table], folder: Path) -> list[ExportedTable]:
     Raises:
         OSError: a file cannot be written.
     """
-    return [_parquet(table, folder / f"{table.name}.parquet") for table in tables]
+    try:
+        return [_parquet(table, folder / f"{table.name}.parquet") for table in tables]
+    except pl.exceptions.ComputeError as error:  # what polars makes of a full disk
+        raise OSError(errno.EIO, str(error), str(folder)) from error
 
 
 FILES: dict[str, Callable[[Iterable[Table], Path], list[ExportedTable]]] = {"csv": write_csv, "parquet": write_parquet}

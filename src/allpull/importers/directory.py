@@ -19,7 +19,8 @@ from allpull.errors import BadInput
 from allpull.importers import records
 from allpull.importers.clocks import Clocks
 from allpull.importers.joining import Joined, Rank
-from allpull.importers.sources import Source, opened
+from allpull.importers.sources import Source
+from allpull.regular_file import regular
 from allpull.rundir import layout, redact
 from allpull.rundir.run_record import redacted, write_record
 from allpull.rundir.safe_open import shown_path
@@ -140,7 +141,7 @@ def _kept(directory: Path, rank: Rank) -> Iterator[tuple[str, int, int]]:
 
 def _copy(source: Source, path: Path, *, packed: bool) -> None:
     """Copy ``source`` to ``path``; ``packed``: compress it with gzip, unless it already is."""
-    with opened(source.path) as (file, _):
+    with open(source.path, "rb", opener=regular) as file:
         target = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(target, "wb") as raw:
             if packed and not source.is_packed:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 
 from allpull.errors import BadInput
+from allpull.regular_file import regular
 from allpull.rundir import layout
 from allpull.rundir.safe_open import shown_path
 from allpull.traces.unpacked import Unpacked
@@ -106,16 +107,12 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, int]]:
         BadInput: there is none, or it cannot be read.
     """
     try:
-        # O_NONBLOCK: opening a pipe without a writer must not hang
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
-        status = os.fstat(descriptor)
+        descriptor = regular(path)
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from error
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(status.st_mode):
-            raise BadInput(f"{shown_path(path)[-200:]}: not a regular file", hint="give the trace file itself")
         try:
-            yield file, status.st_size
+            yield file, os.fstat(descriptor).st_size
         except OSError as error:
             raise _unreadable(path, error) from error
 

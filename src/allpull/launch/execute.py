@@ -66,23 +66,14 @@ def execute(
             running = launcher.submit(job)
             runs.begin(running.queue_numbers)
             _wait(runs, running, signals, look)
-        except Stopped as stopped:
-            try:
-                _cancel(running, job.spec.launch.grace_s)
-            finally:
-                signals.ignore()  # nothing is left to stop, and the record must be closed
-                missing = running.missing_records() if running is not None else ()
-                for sentence in missing:
-                    say(f"allpull: {sentence}")
-                runs.close_rest("cancelled", Exit(code=128 + stopped.number, reason="; ".join(missing) or None))
         except BaseException as error:
             try:
                 _cancel(running, job.spec.launch.grace_s)
             finally:
-                signals.ignore()
-                code = getattr(error, "exit_code", OWN_FAILURE)
-                runs.close_rest("failed", Exit(code=code, reason=str(error) or None))
-            raise
+                signals.ignore()  # nothing is left to stop, and the records must be closed
+                runs.close_rest(error, running)
+            if not isinstance(error, Stopped):
+                raise
         return runs.record()
 
 
@@ -133,8 +124,15 @@ class _Runs:
         elif exit_.code == 0 and exit_.reason:
             self.say(f"allpull: {exit_.reason}")
 
-    def close_rest(self, status: Status, exit_: Exit) -> None:
-        """Close every run that is still open, with this status and exit."""
+    def close_rest(self, error: BaseException, running: Running | None) -> None:
+        """Close every run that is still open: ``error`` ended the job, and nothing of it is ``running`` any more."""
+        status: Status = "failed"
+        exit_ = Exit(code=getattr(error, "exit_code", OWN_FAILURE), reason=str(error) or None)
+        if isinstance(error, Stopped):
+            missing = running.missing_records() if running is not None else ()
+            for sentence in missing:
+                self.say(f"allpull: {sentence}")
+            status, exit_ = "cancelled", Exit(code=128 + error.number, reason="; ".join(missing) or None)
         for place in range(len(self.all)):
             if place not in self._final:
                 self._close(place, status, exit_, [])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from allpull.errors import BadInput
+from allpull.regular_file import regular
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -16,7 +15,7 @@ def entries(path: str) -> list[str]:
         BadInput: it cannot be read, or is larger than 1 MiB.
     """
     try:
-        with Path(path).open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             content = file.read(MAX_FILE_BYTES + 1)
         text = content.decode("utf-8")
     except (OSError, ValueError) as error:

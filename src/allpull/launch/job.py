@@ -143,7 +143,7 @@ def prepare(
             return _written(job)
         return replace(job, tasks=tuple(_written(_task(job, index, specs[index])) for index in specs))
     except OSError as error:
-        place = error.filename or out
+        place = error.filename2 or error.filename or out  # of a copy, the second is what was written
         raise BadInput(
             f"cannot write a run directory in {out}: {error.strerror} ({place})",
             hint="choose another folder for runs (--out)",

@@ -14,19 +14,21 @@ MASK = "[redacted]"
 _PART = r"[-_.]*(?:[A-Za-z0-9]+[-_.]+)*"  # before the last part of a name
 _NAME = (
     rf"{_PART}"
-    r"(?:[A-Za-z0-9]*(?:pass(?:word|wd|phrase)|secrets?|tokens?|accountkey)|"
-    r"pass|api[-_]?keys?|auth(?:orization|[-_]?key)?|credentials?|cookie|bearer|jwt|otp|"
-    r"dsn|(?<=[-_.])(?:pwd|keys?))"  # a bare `key` or PWD is no secret: "missing key: conv1" must stay readable
-    r"(?:[-_.](?:id|value|str(?:ing)?|base64|json))?"
+    r"(?:[A-Za-z0-9]*(?:pass(?:word|wd|phrase)|secrets?|tokens?|(?:access|account|private|secret)key)|"
+    r"(?:db|root|user)?pass|api[-_]?keys?|auth(?:orization|[-_]?key)?|cred(?:ential)?s?|cookie|bearer|jwt|otp|"
+    r"dsn|(?<=[-_.])(?:pwd|keys?|pat|psk))"  # a bare `key` or PWD is no secret: "missing key: conv1" stays readable
+    r"(?:[-_.](?:id|value|str(?:ing)?|base64|json))?(?:[-_.]?\d{1,3})?"
 )
-_FLAG_NAME = rf"(?:{_NAME}|pw|pwd|keys?)"  # after dashes these are secrets too
+_FLAG_NAME = rf"(?:{_NAME}|pw|pwd|keys?|pat|psk)"  # after dashes these are secrets too
 _SECRET_NAME = re.compile(_NAME, re.IGNORECASE)
 _SECRET_FLAG = re.compile(_FLAG_NAME, re.IGNORECASE)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _FLAG = re.compile(r"--?([A-Za-z][\w.-]*)")
 _BEGIN = r"(?<![A-Za-z0-9_.-])"  # a match begins once in a word: at each of its parts, long words would take minutes
-_NAMED = re.compile(rf"(?i){_BEGIN}({_NAME})(\"?'?\s*[=:]\s*)(\"[^\"]*\"|'[^']*'|[^\s,;&\"']+)")
-_FLAG_IN_TEXT = re.compile(rf"(?i){_BEGIN}(--?{_FLAG_NAME})(\s+|=)(\"[^\"]*\"|'[^']*'|(?!-)\S+)")
+_QUOTED = "'\"'\"'[^']*'\"'\"'" + r"|\$?\"[^\"]*\"|\$?'[^']*'"  # the first: single quotes inside of single quotes
+_SCHEME = r"(?:(?:apikey|basic|bearer|digest|token)\s+)?"  # of the header Authorization, before its value
+_NAMED = re.compile(rf"(?i){_BEGIN}({_NAME})(\"?'?\s*(?:=>|[=:])\s*)({_QUOTED}|{_SCHEME}[^\s,;&\"']+)")
+_FLAG_IN_TEXT = re.compile(rf"(?i){_BEGIN}(--?{_FLAG_NAME})(\s+|=)({_QUOTED}|(?!-)\S+)")
 _SHAPES = (
     re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL),
     re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{16,}|github_pat_\w{20,}|gl(?:pat|rt|dt|ptt|cbt)-[\w-]{16,})"),
@@ -37,6 +39,8 @@ _SHAPES = (
     re.compile(r"(?i)(?<=\bkey[=:])[A-Za-z0-9+/_-]{20,}={0,2}"),  # long base64: the key of an error is a word
     re.compile(r"(?<![\w-])eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"),  # a JSON web token
     re.compile(r"(?i)\b(?:bearer|basic)\s+[A-Za-z0-9+/=._-]{12,}"),
+    re.compile(r"(?<=hooks\.slack\.com/services/)[\w/]+|\b\d{8,10}:AA[\w-]{30,}"),  # who knows these may post there
+    re.compile(r"(?i)(?<=;pwd=)[^;\s'\"]+"),  # of a database
 )
 _URL = re.compile(r"(?<=://)(?!\[redacted\]@)[^/?#\s]+(?=@)")  # to the last @: a password may hold one
 

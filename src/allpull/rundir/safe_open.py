@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from allpull.errors import RunDirError
+from allpull.regular_file import regular
 from allpull.schema.base import Record, check_tag
 from allpull.units import show_bytes
 
@@ -66,17 +67,12 @@ def opened(root: Path, relative: str) -> Iterator[tuple[BinaryIO, int]]:
     where = f"{shown_path(root)}/{relative}"
     path = _inside(root, relative)
     try:
-        # O_NONBLOCK: opening a pipe without a writer must not hang
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0))
+        descriptor = regular(path)
     except OSError as error:
         raise RunDirError(f"{where}: {_reason(error)}", hint="are you allowed to read it?") from error
-    status = os.fstat(descriptor)
-    if not stat.S_ISREG(status.st_mode):
-        os.close(descriptor)
-        raise RunDirError(f"{where}: not a regular file", hint="a run directory holds plain files only")
     with os.fdopen(descriptor, "rb") as file:
         try:
-            yield file, status.st_size
+            yield file, os.fstat(descriptor).st_size
         except OSError as error:
             raise RunDirError(f"{where}: {_reason(error)}", hint="check the file system") from error
 

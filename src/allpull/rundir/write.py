@@ -6,9 +6,11 @@ error a writer closes itself and reports it, and the program it records continue
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
+import stat
 import time
 from contextlib import contextmanager, suppress
 from typing import Any, BinaryIO, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -30,18 +32,24 @@ def private_folder(path: str) -> None:
 
 
 @contextmanager
-def replaced_file(path: str) -> Iterator[BinaryIO]:
+def replaced_file(path: str, dir_fd: Optional[int] = None) -> Iterator[BinaryIO]:
     """A new file, open for writing, that takes the place of ``path`` once the block ends, or disappears on an error.
 
     The folder may belong to somebody else: nobody can guess the temporary name and plant a link there, none is
     followed, and a folder that is exchanged meanwhile changes nothing. A link at ``path`` is replaced, not followed.
+    With ``dir_fd`` a relative ``path`` is one below that open folder.
 
     Raises:
-        OSError: the disk is full, say; an older file at ``path`` is then untouched. ``filename`` is ``path``.
+        OSError: the disk is full, say; an older file at ``path`` is then untouched. ``filename`` is ``path``. A device
+            or a pipe there, such as /dev/null, or a link to one, is not replaced.
     """
     folder, name = os.path.split(path)
+    with suppress(FileNotFoundError):
+        mode = os.stat(path, dir_fd=dir_fd).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise OSError(errno.EINVAL, "Not a regular file", path)
     scratch = f"{name[:MAX_STEM]}.{secrets.token_hex(8)}{SCRATCH}"
-    directory = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    directory = os.open(folder or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dir_fd)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(scratch, flags, 0o600, dir_fd=directory)

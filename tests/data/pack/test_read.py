@@ -187,6 +187,14 @@ def test_an_index_of_another_pack_is_refused(pack, folder, make_pack):
     assert any("shard of another pack" in line for line in verify(pack).listed)
 
 
+@pytest.mark.parametrize("name", ["extra", ".hidden", "folder", "link", "pipe", "names.txt.0123456789abcdef.tmp"])
+def test_verify_names_what_does_not_belong_to_the_pack(pack: Path, name: str) -> None:
+    place = pack / name
+    make = {"folder": place.mkdir, "link": lambda: place.symlink_to("/"), "pipe": lambda: os.mkfifo(place)}
+    make.get(name, place.touch)()
+    assert verify(pack).listed == (f"{name}: not in the index",)
+
+
 def test_links_and_pipes_are_not_followed(pack, tmp_path):
     moved = tmp_path / "elsewhere"
     (pack / shard_name(0)).rename(moved)

@@ -274,6 +274,33 @@ def test_arrays_of_any_channels_and_several_labels(tmp_path, make_pack, dtype, f
         assert pack.pixels(0).dtype.str == np.dtype(dtype).newbyteorder("<").str
 
 
+@pytest.mark.parametrize(("source", "name"), [("arrays", "images.npy"), ("idx", "t-images-idx3-ubyte")])
+@pytest.mark.parametrize("planted", ["pipe", "endless", "link"])
+def test_pipes_devices_and_links_out_of_a_source_are_refused(tmp_path, source, name, planted):
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "t-labels-idx1-ubyte").write_bytes(struct.pack(">HBBI", 0, 8, 1, 1) + b"\0")
+    np.save(folder / "labels.npy", np.zeros(1, np.uint8))
+    np.save(tmp_path / "images.npy", np.zeros((1, 2, 2), np.uint8))
+    (tmp_path / "t-images-idx3-ubyte").write_bytes(struct.pack(">HBBIII", 0, 8, 3, 1, 2, 2) + bytes(4))
+    (folder / name).symlink_to({"endless": Path("/dev/zero"), "link": tmp_path / name}.get(planted, tmp_path / "none"))
+    if planted == "pipe":
+        (folder / name).unlink()
+        os.mkfifo(folder / name)
+    with pytest.raises(BadInput, match=r"not a regular file|a link out of the source"):
+        SOURCES.load(source)(folder)
+    (folder / name).unlink()
+    (tmp_path / name).rename(folder / name)
+    assert len(SOURCES.load(source)(folder).entries) == 1
+
+
+def test_a_list_of_names_is_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(BadInput, match="not a regular file"):
+            only_these([], path)
+
+
 def test_arrays_with_pickles_and_other_surprises_are_refused(tmp_path, make_pack):
     cases = {
         "pickle": (np.array([{}], object), np.zeros(1, int)),

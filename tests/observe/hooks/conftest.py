@@ -47,6 +47,7 @@ for epoch in range(2):
 """
 
 EVERY_STEP = WatchOptions()
+TIMEOUT_S = 300  # of a program; the largest of those of others take a minute on two busy cores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +125,7 @@ def watched(tmp_path: Path) -> Watch:
         environment |= variables(str(directory), str(job), environment)
         command = [*start, str(program), *arguments]
         done = subprocess.run(
-            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
         return Watched(code=done.returncode, out=done.stdout, err=done.stderr, directory=directory)
 
@@ -147,7 +148,7 @@ def plain(source: str, tmp_path: Path, *arguments: str, start: tuple[str, ...] =
 
     def run() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command, env=environment, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+            command, env=environment, cwd=folder, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
         )
 
     done = _unless_gloo_aborts(run, lambda done: done.stderr)

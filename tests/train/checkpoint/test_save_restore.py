@@ -194,6 +194,41 @@ def test_only_the_newest_checkpoints_are_kept_and_nothing_half_written(tmp_path)
     assert names == [f"step-000000000{step}.pt" for step in (3, 4, 5)]
 
 
+def test_a_run_directory_exchanged_for_a_link_gets_no_checkpoint_and_loses_none(tmp_path):
+    """Its name leads to another run, with older checkpoints that pruning would remove."""
+    ours, other = tmp_path / "ours", tmp_path / "other"
+    for run in (ours, other):
+        (run / "checkpoints").mkdir(parents=True)
+    saved = checkpoints(ours, parts(), keep=1)
+    saved.save(progress(2))
+    for name in ("step-0000000001.pt", "step-0000000001.pt.0123456789abcdef.tmp"):
+        (other / "checkpoints" / name).write_bytes(b"precious")
+    ours.rename(tmp_path / "moved")
+    ours.symlink_to(other)
+    saved.save(progress(3))
+    assert len(list((other / "checkpoints").iterdir())) == 2
+    assert [path.name for path in (tmp_path / "moved/checkpoints").iterdir()] == ["step-0000000003.pt"]
+
+
+@pytest.mark.parametrize("planted", ["pipe", "endless", "link"])
+def test_a_checkpoint_is_a_regular_file_of_its_run(tmp_path, heard, planted):
+    """A pipe without a writer, a link to /dev/zero, and a link to a checkpoint elsewhere: the one before is used."""
+    run, made = tmp_path / "run", parts()
+    run.mkdir()
+    checkpoints(run, made).save(progress(2))
+    newest = run / "checkpoints/step-0000000003.pt"
+    if planted == "pipe":
+        os.mkfifo(newest)
+    elif planted == "endless":
+        newest.symlink_to("/dev/zero")
+    else:
+        checkpoints(tmp_path, made).save(progress(3))
+        newest.symlink_to(tmp_path / "checkpoints/step-0000000003.pt")
+    assert checkpoints(run, parts()).restore(run) == progress(2)
+    reason = "not a regular file" if planted == "pipe" else "a link that leaves the run directory"
+    assert reason in str(heard)
+
+
 def test_what_was_just_written_is_never_dropped_for_a_later_one_that_is_torn(tmp_path):
     made = parts()
     (tmp_path / "checkpoints").mkdir()
@@ -437,10 +472,10 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_does_not_change_it(t
     written, may_write = [], threading.Event()
     real = background_write.write_whole
 
-    def slow(path, content):
+    def slow(*given, **options):
         assert may_write.wait(PATIENCE_S)
         written.append(threading.current_thread() is threading.main_thread())
-        real(path, content)
+        real(*given, **options)
 
     monkeypatch.setattr(save_restore, "write_whole", slow)
     made = parts(steps=2, averaged=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import stat
 import sys
 import zlib
 from collections import deque
@@ -34,6 +33,7 @@ from allpull.data.loader.pool import pins_memory
 from allpull.data.loader.resize import Array, Resizer, Resizing, resize_middle, resizing, turn
 from allpull.data.loader.sharding import RankShare, Sharding, assembled
 from allpull.errors import MissingPart
+from allpull.regular_file import regular
 
 SUBSTITUTES = 8  # attempts to replace a file that cannot be decoded
 
@@ -239,14 +239,11 @@ def _read(path: bytes) -> bytes:
         Refused: it cannot be read, or is too large for an image.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe does not block
-        with os.fdopen(descriptor, "rb", buffering=0) as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise Refused("not a regular file")
-            if status.st_size > MAX_SOURCE_BYTES:
+        with os.fdopen(regular(path), "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_SOURCE_BYTES:
                 raise Refused("a file too large for an image")
-            return file.read(status.st_size)
+            return file.read(size)
     except OSError as error:
         raise Refused(f"cannot be read: {error.strerror}") from error
 

@@ -13,6 +13,7 @@ from allpull.data.jpeg.header import NotJpeg, parse_jpeg
 from allpull.data.jpeg.restart import parse_segments
 from allpull.data.pack.read import read_index
 from allpull.data.pack_format import (
+    INDEX,
     JPEG,
     JPEG_SEGMENTS,
     LISTS,
@@ -47,7 +48,7 @@ def verify(directory: Path, *, threads: int = 1, progress: Callable[[int, int], 
         PackError: the index itself is missing or damaged.
     """
     header, rows, _ = read_index(directory)
-    faults = [f"{path.name}: not in the index" for path in _unlisted_shards(directory, header)]
+    faults = [f"{name}: not in the index" for name in _unexpected(directory, header)]
     begins = [0]
     for shard in header.shards:
         begins.append(begins[-1] + shard.records)
@@ -68,9 +69,9 @@ def verify(directory: Path, *, threads: int = 1, progress: Callable[[int, int], 
     return Verified(records=header.records, bytes=size, faults=count + len(lists), listed=tuple(faults))
 
 
-def _unlisted_shards(directory: Path, header: Header) -> list[Path]:
-    known = {shard_name(number) for number in range(len(header.shards))}
-    return sorted(path for path in directory.glob("shard-*.pack") if path.name not in known)
+def _unexpected(directory: Path, header: Header) -> list[str]:
+    known = {INDEX, *LISTS, *map(shard_name, range(len(header.shards)))}
+    return sorted({path.name for path in directory.iterdir()} - known)
 
 
 def _shard(directory: Path, header: Header, number: int, rows: Rows, first: int) -> Iterator[str]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from allpull.data.pack_format import Kind
 from allpull.errors import BadInput
 from allpull.registry import Table
+from allpull.regular_file import regular
 
 MAX_ONLY_BYTES = 1 << 30
 COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".tar.lz4", ".tar.Z")
@@ -72,9 +73,10 @@ def only_these(entries: Sequence[Entry], file: Path) -> list[Entry]:
         BadInput: the file cannot be read, or names an unknown sample.
     """
     try:
-        if file.stat().st_size > MAX_ONLY_BYTES:
+        with open(file, encoding="utf-8", errors="surrogateescape", opener=regular) as names:
+            text = names.read(MAX_ONLY_BYTES + 1)
+        if len(text) > MAX_ONLY_BYTES:
             raise BadInput(f"{file}: too large for a list of names", hint="one name per line")
-        text = file.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError as error:
         raise BadInput(f"{file}: {error.strerror}", hint="one name per line") from error
     wanted = {line.partition(",")[0].strip() for line in text.splitlines()} - {""}

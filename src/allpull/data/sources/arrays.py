@@ -6,6 +6,7 @@ or [n, classes] of 0 and 1 with several labels per sample.
 
 from __future__ import annotations
 
+import os
 import zipfile
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,9 @@ from numpy.lib import format as npy
 
 from allpull.data.pack_format import DTYPES, MAX_CLASSES, MAX_RECORDS, Kind
 from allpull.data.sources import Entry, Listing, Sample
+from allpull.data.sources.imagefolder import LINK, is_inside
 from allpull.errors import BadInput
+from allpull.regular_file import regular
 
 MAX_NPZ_BYTES = 1 << 33  # uncompressed: an npz is held in memory; larger sets should be npy files, which are mapped
 HINT = "save arrays 'images' and 'labels' with numpy.savez, or as images.npy and labels.npy"
@@ -76,7 +79,11 @@ def _label_numbers(labels: npt.NDArray[Any]) -> list[list[int]]:
 def _array(path: Path, name: str) -> npt.NDArray[Any]:
     try:
         if path.is_dir():
-            array: npt.NDArray[Any] = np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False)
+            file = path / f"{name}.npy"
+            os.close(regular(file))
+            if not is_inside(path.resolve(), file.name):
+                raise ValueError(LINK)
+            array: npt.NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
             return array
         return _member(path, f"{name}.npy")
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:

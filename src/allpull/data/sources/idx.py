@@ -17,7 +17,9 @@ import numpy.typing as npt
 
 from allpull.data.pack_format import Kind
 from allpull.data.sources import Entry, Listing, Sample
+from allpull.data.sources.imagefolder import LINK, is_inside
 from allpull.errors import BadInput
+from allpull.regular_file import regular
 
 MAX_BYTES = 1 << 32  # of one file's data: 60,000 images of 28×28 are 47 MB; guards against false headers
 PARTS = ("train", "t10k")
@@ -70,6 +72,8 @@ def _one(path: Path, pattern: str) -> Path:
         raise BadInput(
             f"{path} has no {pattern}", hint="IDX files are NAME-images-idx3-ubyte and NAME-labels-idx1-ubyte"
         )
+    if not is_inside(path.resolve(), matches[0].name):
+        raise BadInput(f"{matches[0]}: {LINK}", hint="copy the file itself to its place")
     return matches[0]
 
 
@@ -86,7 +90,7 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     """
     hint = "check that the file is complete and an IDX file of unsigned bytes"
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with open(path, "rb", opener=regular) as raw, gzip.open(raw) if path.suffix == ".gz" else raw as file:
             head = file.read(4)
             if len(head) != 4 or head[:3] != b"\0\0\x08" or not 1 <= head[3] <= 4:
                 raise BadInput(f"{path}: not an IDX file of unsigned bytes", hint=hint)

@@ -11,6 +11,7 @@ from allpull.data.images import MAX_SOURCE_BYTES, Refused
 from allpull.data.pack_format import MAX_CLASSES, MAX_RECORDS, Kind
 from allpull.data.sources import Entry, Listing, Sample
 from allpull.errors import BadInput
+from allpull.regular_file import regular
 
 SUFFIXES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp", ".gif")
 LINK = "a link out of the source, or a broken link"
@@ -130,7 +131,7 @@ def _files(root: Path, relative: str, depth: int) -> Iterator[tuple[str, os.stat
             else:
                 yield from _files(root, path, depth + 1)
             continue
-        if entry.is_symlink() and not _is_inside(root, path):
+        if entry.is_symlink() and not is_inside(root, path):
             yield path, None, LINK
             continue
         status = entry.stat()
@@ -140,7 +141,8 @@ def _files(root: Path, relative: str, depth: int) -> Iterator[tuple[str, os.stat
             yield path, status, "" if stat.S_ISREG(status.st_mode) else "not a regular file"
 
 
-def _is_inside(root: Path, relative: str) -> bool:
+def is_inside(root: Path, relative: str) -> bool:
+    """Whether ``relative`` is there and no link leads it out of the resolved folder ``root``."""
     try:
         return (root / relative).resolve(strict=True).is_relative_to(root)
     except (OSError, RuntimeError):
@@ -153,13 +155,10 @@ def read_inside(root: Path, relative: str, limit_bytes: int = MAX_SOURCE_BYTES) 
     Raises:
         Refused: it is missing, not a regular file, outside ``root``, or is larger than ``limit_bytes``.
     """
-    if not _is_inside(root, relative):
+    if not is_inside(root, relative):
         raise Refused("missing, or a link out of the source")
     try:
-        descriptor = os.open(root / relative, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise Refused("not a regular file")
+        with os.fdopen(regular(root / relative), "rb") as file:
             data = file.read(limit_bytes + 1)
     except OSError as error:
         raise Refused(f"cannot be read: {error.strerror}") from error

@@ -79,8 +79,15 @@ def serve_store() -> Any:
 
 
 def into_log(path: str) -> None:
-    """Send both output streams of this process, native code included, to the end of ``path``."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    """Send both output streams of this process, native code included, to the end of ``path``.
+
+    Where that cannot be opened, on a full disk, they stay where they are: in the log of the agent.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        sys.stderr.write(f"allpull: no {os.path.basename(path)}, the program continues: {error.strerror}\n")
+        return
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(descriptor, 1)

@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 from pydantic.fields import FieldInfo
 
-from allpull.errors import RunDirError
+from allpull.errors import RunDirError, threads_ran_out
 from allpull.rundir import layout
 from allpull.rundir.read import buckets, collectives, named_phases, reductions
 from allpull.rundir.read.growing import GrowingFrame
@@ -203,7 +203,9 @@ def _columns(bodies: Mapping[int, bytes]) -> StepTables | None:
     """The records in the files' ``bodies``, by rank; None: one is malformed."""
     try:
         frame = pl.read_ndjson(io.BytesIO(_BETWEEN.join([b"", *bodies.values()])), schema=_PARSED)
-    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException) as error:
+        if threads_ran_out(error):
+            raise
         return None
     lengths = np.array([1 + np.count_nonzero(_ends_line(body)) for body in bodies.values()])
     starts = np.cumsum(lengths) - lengths

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import fnmatch
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,10 @@ import torch
 
 from allpull.errors import BadInput
 from allpull.rundir import layout
-from allpull.rundir.write import SCRATCH, private_folder, replaced_file
+from allpull.rundir.write import SCRATCH, replaced_file
 from allpull.units import show_bytes
+
+UNFINISHED = Path(layout.CHECKPOINT_NAMES).stem + SCRATCH  # what killed trainings began
 
 
 class BackgroundTask:
@@ -56,18 +59,35 @@ class BackgroundTask:
             self._error = error
 
 
-def write_whole(path: Path, content: dict[str, Any]) -> None:
-    """Write ``content`` to ``path`` atomically, even if killed, and synchronise it to disk.
+def open_folder(path: str | Path, dir_fd: int | None = None) -> int:
+    """A descriptor of the folder ``path``; with ``dir_fd`` of the one below that open folder."""
+    return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=dir_fd)
+
+
+def write_whole(path: Path, content: dict[str, Any], *, directory: int, keep: int) -> None:
+    """Write ``content`` to ``path`` atomically, even if killed; of it and the older ones only ``keep`` files are kept.
+
+    ``directory`` is the run directory, open since the training began: whoever puts another one, or a link, in its place
+    gets no file and loses none. Newer files stay: unreadable ones, or those of another training.
 
     Raises:
         BadInput: it cannot be written; an existing file is untouched.
     """
     try:
-        private_folder(str(path.parent))
-        remove_unfinished(path.parent)
-        with replaced_file(str(path)) as file:  # torch writes to a file of Python's without the GIL: training continues
-            torch.save(content, file)
-        _sync_folder(path.parent)
+        with suppress(FileExistsError):
+            os.mkdir(path.parent.name, 0o700, dir_fd=directory)
+        folder = open_folder(path.parent.name, directory)
+        try:
+            _remove(_names(folder, UNFINISHED), folder)
+            # torch writes to a file of Python's without the GIL: training continues
+            with replaced_file(path.name, folder) as file:
+                torch.save(content, file)
+            with suppress(OSError):  # file systems that refuse this do not need it
+                os.fsync(folder)
+            older = [name for name in _names(folder, layout.CHECKPOINT_NAMES) if name < path.name]
+            _remove(older[: max(0, len(older) - keep + 1)], folder)
+        finally:
+            os.close(folder)
     except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError of its own
         cause = error if isinstance(error, OSError) else error.__context__
         reason = getattr(cause, "strerror", None) or str(error).splitlines()[0]
@@ -78,26 +98,19 @@ def write_whole(path: Path, content: dict[str, Any]) -> None:
         ) from error
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Remove the checkpoints that killed trainings began in ``folder``.
-
-    Raises:
-        OSError: one cannot be removed.
-    """
-    for unfinished in folder.glob(Path(layout.CHECKPOINT_NAMES).stem + SCRATCH):
-        unfinished.unlink(missing_ok=True)
+def _names(folder: int, pattern: str) -> list[str]:
+    """Sorted names in the open ``folder`` that match ``pattern``."""
+    return sorted(fnmatch.filter(os.listdir(folder), pattern))
 
 
-def _sync_folder(folder: Path) -> None:
-    """Synchronise the names in ``folder`` to disk; file systems that refuse this do not need it."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def _remove(names: Iterable[str], folder: int) -> None:
+    for name in names:
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
 
 
 def _free(folder: Path) -> str:
     existing = next(path for path in (folder, *folder.parents) if path.exists())
-    return show_bytes(shutil.disk_usage(existing).free)
+    status = os.statvfs(existing)
+    no_inodes = bool(status.f_files) and not status.f_favail  # each file needs one
+    return "no inodes" if no_inodes else show_bytes(shutil.disk_usage(existing).free)

@@ -25,6 +25,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from allpull.regular_file import regular
+
 MAX_PICKLE_BYTES = 1 << 26  # that of ResNet-152 has 200 KiB, and a million losses of one epoch 9 MiB
 MAX_PARTS, MAX_DEPTH = 1_000_000, 10  # values in a file, and their nesting: ours is 6 deep
 STREAM_PICKLES = 5  # before the tensors of a stream: magic number, version, system, the object, keys of tensors
@@ -55,7 +57,7 @@ def load(path: Path, *, allowed: Collection[str] = TENSOR_GLOBALS, streams: bool
         UnusableFile: it is damaged, names another global, or is not a torch file.
     """
     try:
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             zipped = file.read(len(ZIP_MAGIC)) == ZIP_MAGIC
         if zipped != zipfile.is_zipfile(path):
             raise UnusableFile("cannot be read: it is only partly a zip file")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from allpull import marks
 from allpull.errors import BadInput
 from allpull.rundir import layout
-from allpull.train.checkpoint.background_write import BackgroundTask, write_whole
+from allpull.train.checkpoint.background_write import BackgroundTask, open_folder, write_whole
 from allpull.train.checkpoint.format import Checkpoint, EpochFingerprint, Progress, RankState, read
 from allpull.train.checkpoint.random_state import rng_states, seed_rank, set_rng_states
 from allpull.train.checkpoint.safe_load import UnusableFile, plain_copy
@@ -79,6 +79,7 @@ class Checkpoints:
         self.keep = keep
         self._asynchronous = asynchronous
         self._writer = BackgroundTask()
+        self._directory = open_folder(folder.parent) if ranks.rank == 0 else -1
 
     def save(self, progress: Progress) -> None:
         """Save the current state; the training may continue when this returns. A collective: every rank calls it.
@@ -174,12 +175,8 @@ class Checkpoints:
         )
 
     def _write(self, stored: Checkpoint) -> None:
-        """Write ``stored`` and delete the oldest. Newer files stay: unreadable ones, or those of another training."""
         path = self.folder / layout.checkpoint_name(stored.progress.step)
-        write_whole(path, stored.content())
-        older = [file for file in checkpoint_files(self.folder) if file.name < path.name]
-        for old in older[: max(0, len(older) - self.keep + 1)]:
-            old.unlink(missing_ok=True)
+        write_whole(path, stored.content(), directory=self._directory, keep=self.keep)
 
     def _newest_common(self, source: Path) -> tuple[Checkpoint, Path]:
         """The newest checkpoint that every rank can read, and its file."""
@@ -261,6 +258,7 @@ class _NewestFirst:
 
     def __init__(self, source: Path) -> None:
         self._left = [source] if source.is_file() else checkpoint_files(source / layout.CHECKPOINTS)[::-1]
+        self._source = source.resolve()
         self.problem = "" if self._left else "no checkpoint there"
 
     def before(self, step: int | None = None) -> tuple[Checkpoint, Path] | None:
@@ -268,6 +266,8 @@ class _NewestFirst:
         while self._left:
             path = self._left.pop(0)
             try:
+                if not path.resolve().is_relative_to(self._source):
+                    raise UnusableFile("is a link that leaves the run directory")
                 stored = read(path)
             except UnusableFile as unusable:
                 self.problem = f"{path.name} {unusable}"

@@ -73,14 +73,14 @@ class Program:
         for _ in range(1 + (rng.random() < odd)):
             if loads:
                 self.after(rng)
-                depth = calls.fetch_begins(1)
+                depth = calls.deferred.fetch_begins(1)
                 self.after(rng)
                 if rng.random() < odd / 4:
-                    calls.leave(depth)  # the end of the pass
+                    calls.deferred.leave(depth)  # the end of the pass
                     calls.pass_begun(1)
-                    depth = calls.fetch_begins(1)
+                    depth = calls.deferred.fetch_begins(1)
                     self.after(rng)
-                calls.fetched(depth, [Tensor(rng.choice((16, 16, 5)), 3), Tensor(rng.choice((16, 99)))])
+                calls.deferred.fetched(depth, [Tensor(rng.choice((16, 16, 5)), 3), Tensor(rng.choice((16, 99)))])
             else:
                 for _ in range(rng.randrange(3)):
                     self.after(rng)
@@ -90,24 +90,24 @@ class Program:
                 self.after(rng)
                 if calls.in_parts and not loads:
                     self.make_tensor(rng)
-                depth = calls.forward_begins((Tensor(16, 3),), rng.random() > odd / 3)
+                depth = calls.deferred.forward_begins((Tensor(16, 3),), rng.random() > odd / 3)
                 self.otherwise(rng, odd)
                 self.calls_collectives(rng, collectives, odd)
                 self.after(rng)
-                calls.leave(depth)
+                calls.deferred.leave(depth)
             self.otherwise(rng, odd)
             self.calls_collectives(rng, collectives, odd)
             self.after(rng)
-            depth = calls.backward_begins()
+            depth = calls.deferred.backward_begins()
             self.after(rng)
-            calls.backward_ends(depth)
+            calls.deferred.backward_ends(depth)
         self.otherwise(rng, odd)
         self.after(rng)
-        calls.optimizer_begins(OPTIMIZER_ID)
+        calls.deferred.optimizer_begins(OPTIMIZER_ID)
         self.after(rng)
         if rng.random() < odd / 4:
             return  # it raised
-        calls.optimizer_ends(OPTIMIZER_ID)
+        calls.deferred.optimizer_ends(OPTIMIZER_ID)
         self.noted += calls.deferred.is_on
 
     def otherwise(self, rng: random.Random, odd: float) -> None:
@@ -117,9 +117,9 @@ class Program:
         self.after(rng)
         one = rng.randrange(5)
         if one == 0:
-            depth = self.calls.enter(rng.choice((COLLECTIVE, CHECKPOINT)))
+            depth = self.calls.deferred.enter(rng.choice((COLLECTIVE, CHECKPOINT)))
             self.after(rng)
-            self.calls.checkpoint_ends(depth)
+            self.calls.checkpoints.end(depth)
         elif one == 1:
             self.calls.evaluation_begins(lambda: True)
         elif one == 2:
@@ -134,21 +134,20 @@ class Program:
     def calls_collectives(self, rng: random.Random, often: float, odd: float) -> None:
         """Perhaps some collectives, as ``torch.collectives`` reports them."""
         while rng.random() < often:
-            inside, depth = self.calls.innermost, self.calls.enter(COLLECTIVE)
-            begin = self.calls.turned_ns
+            calls = self.calls.deferred
+            depth, inside, begin = calls.collective_begins(0)
             self.otherwise(rng, odd / 4)
             self.after(rng)
-            self.calls.leave(depth)
-            end = self.calls.turned_ns
-            self.calls.collective(inside + 1, self.collectives, begin, end - begin, end)
+            end = calls.collective_ends(depth)
+            calls.collective(inside + 1, self.collectives, begin, end - begin, end)
             self.collectives += 1
 
     def make_tensor(self, rng: random.Random) -> None:
         """A tensor is made of an array."""
-        is_input = self.calls.arrays.tensor_begins()
+        is_input = self.calls.deferred.tensor_begins()
         self.after(rng)
         if is_input:
-            self.calls.arrays.tensor_ends()
+            self.calls.deferred.tensor_ends()
 
     def after(self, rng: random.Random) -> None:
         """Time passes: microseconds mostly, sometimes so long that records are due."""
@@ -243,11 +242,11 @@ def test_a_step_that_never_ends_fills_no_memory(tmp_path: Path, monkeypatch: pyt
             program.step(rng, loads=True, odd=0)
         for _ in range(3 * MOST_NOTES):
             program.after(rng)
-            calls.fetched(calls.fetch_begins(1), [Tensor(16, 3)])
+            calls.deferred.fetched(calls.deferred.fetch_begins(1), [Tensor(16, 3)])
             program.after(rng)
-            calls.leave(calls.forward_begins((Tensor(16, 3),), True))
+            calls.deferred.leave(calls.deferred.forward_begins((Tensor(16, 3),), True))
             program.after(rng)
-            calls.backward_ends(calls.backward_begins())
+            calls.deferred.backward_ends(calls.deferred.backward_begins())
             assert len(calls.deferred._notes) < 2 * MOST_NOTES
         assert calls.deferred.is_on == (program is programs[0])
         program.step(rng, loads=True, odd=0)
@@ -281,7 +280,7 @@ def test_a_note_that_a_signal_handler_cut_off_is_of_no_later_step(
         for step in range(40):
             if step == 20:
                 deferred.settle()
-                deferred._notes.extend((INPUT, program.now, None) if program is programs[0] else ())
+                deferred._notes.extend((INPUT, program.now, program.now, None) if program is programs[0] else ())
             program.step(rng, loads=True, odd=0)
         assert deferred.is_on
     assert programs[0].lines() == programs[1].lines()
@@ -311,15 +310,15 @@ def test_a_scaler_that_is_off_leaves_calls_noted(
     scaler, calls = scalers.GradScaler("cpu", enabled=enabled), program.calls
 
     def step() -> None:
-        calls.optimizer_begins(OPTIMIZER_ID)
+        calls.deferred.optimizer_begins(OPTIMIZER_ID)
         program.after(rng)
-        calls.optimizer_ends(OPTIMIZER_ID)
+        calls.deferred.optimizer_ends(OPTIMIZER_ID)
 
     for _ in range(20):
         program.after(rng)
-        calls.fetched(calls.fetch_begins(1), [Tensor(16, 3)])
-        calls.leave(calls.forward_begins((Tensor(16, 3),), True))
-        calls.backward_ends(calls.backward_begins())
+        calls.deferred.fetched(calls.deferred.fetch_begins(1), [Tensor(16, 3)])
+        calls.deferred.leave(calls.deferred.forward_begins((Tensor(16, 3),), True))
+        calls.deferred.backward_ends(calls.deferred.backward_begins())
         program.after(rng)
         scaler.step(SimpleNamespace(step=step))
         program.noted += calls.deferred.is_on

@@ -197,6 +197,31 @@ def test_an_evaluation_before_the_first_step_counts(watched: Watch) -> None:
     assert [(span.name, span.step) for span in run.events("span")] == [("evaluation", 0)]
 
 
+def test_train_false_is_evaluation_without_a_loader_too(watched: Watch) -> None:
+    """As DeepSpeed's engine sets its network to evaluation."""
+    evaluated = """
+    model.train(False)
+    with torch.no_grad():
+        model(torch.randn(20, 8))
+        model(torch.randn(20, 8))
+"""
+    run = watched(TRAINING + LOOP + evaluated)
+    assert (run.code, run.err) == (0, "")
+    steps = run.steps()
+    assert [step.samples for step in steps] == 2 * SAMPLES
+    assert [step.step for step in steps if step.evaluation_ns] == [5]
+    assert [(span.name, span.step) for span in run.events("span")] == [("evaluation", 5), ("evaluation", 10)]
+
+
+def test_a_network_that_never_trains_in_training_mode_asks_itself_within_its_steps(watched: Watch) -> None:
+    """Batch norm is frozen so: what it answers without gradients is learned from."""
+    asks = "model.train(False)\n        with torch.no_grad(): model(x)\n        optimizer.zero_grad()"
+    run = watched(TRAINING + LOOP.replace("model.train()", "pass").replace("optimizer.zero_grad()", asks))
+    assert (run.code, run.err) == (0, "")
+    assert [step.samples for step in run.steps()] == 2 * SAMPLES
+    assert not any(step.evaluation_ns for step in run.steps())
+
+
 def test_a_frozen_layer_is_no_evaluation(watched: Watch) -> None:
     run = watched(TRAINING + LOOP.replace("model.train()", "model.train(); model[1].eval()"))
     assert [step.samples for step in run.steps()] == 2 * SAMPLES

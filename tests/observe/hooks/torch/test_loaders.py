@@ -140,13 +140,30 @@ for epoch in range(2):
     assert not run.events("span")
 
 
-def test_a_teacher_asked_without_gradients_is_part_of_the_step_and_evaluation_before_it_is_not(watched: Watch) -> None:
+AHEAD = """
+def ahead(batches):
+    it = iter(batches)
+    now = next(it)
+    for later in it:
+        yield now
+        now = later
+    yield now
+"""
+"""Fetches a batch before the last one is learned from, as accelerate does."""
+
+
+@pytest.mark.parametrize("fetch", ["iter", "ahead"])
+def test_a_teacher_asked_without_gradients_is_part_of_the_step_and_evaluation_before_it_is_not(
+    watched: Watch, fetch: str
+) -> None:
     """One batch is evaluated after each pass, without ``eval()``; the next pass begins with the teacher."""
     run = watched(
         TRAINING
+        + AHEAD
+        + f"fetch = {fetch}\n"
         + """
 for epoch in range(2):
-    for x, y in loader:
+    for x, y in fetch(loader):
         with torch.no_grad():
             target = model(x).softmax(1)
         optimizer.zero_grad()
@@ -191,3 +208,52 @@ for _ in range(3):
     )
     assert [step.samples for step in run.steps()] == 3 * [5]
     assert all(step.forward_ns for step in run.steps())
+
+
+REPEATED = """
+class Repeated:
+    def __init__(self, sampler): self.sampler = sampler
+    def __iter__(self):
+        while True:
+            yield from self.sampler
+
+class KeepsWorkers(DataLoader):
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        object.__setattr__(self, "batch_sampler", Repeated(self.batch_sampler))
+        self.iterator = super().__iter__()
+    def __len__(self): return len(self.batch_sampler.sampler)
+    def __iter__(self):
+        for _ in range(len(self)):
+            yield next(self.iterator)
+
+if __name__ == "__main__":
+    loader = KeepsWorkers(data, batch_size=16, num_workers=1)
+"""
+"""The loader of timm and of ultralytics: one iterator for all epochs."""
+
+
+@pytest.mark.parametrize("fetch", ["iter", "ahead"])
+def test_each_pass_of_an_endless_iterator_is_an_epoch(watched: Watch, fetch: str) -> None:
+    """Also where a batch is fetched before the last one is learned from, and where calls are only noted."""
+    loop = LOOP.replace("range(2)", "range(24)").replace("in loader", f"in {fetch}(loader)").replace("\n", "\n    ")
+    run = watched(TRAINING + AHEAD + REPEATED + loop)
+    assert (run.code, run.err) == (0, "")
+    steps = run.steps()
+    assert [step.samples for step in steps] == 24 * SAMPLES
+    assert [step.epoch for step in steps] == [epoch for epoch in range(24) for _ in range(5)]
+    assert run.events("end")[0].steps == 120
+
+
+def test_a_loader_that_says_less_than_it_gives_makes_one_epoch_of_a_pass(watched: Watch) -> None:
+    """As accelerate's, which says how much of a pass is for this rank, and fetches it for all."""
+    shared = """
+class ForAll(DataLoader):
+    def __len__(self): return super().__len__() // 2
+    def __iter__(self): yield from super().__iter__()
+
+loader = ForAll(data, batch_size=16)
+"""
+    run = watched(TRAINING + shared + LOOP)
+    assert (run.code, run.err) == (0, "")
+    assert [step.epoch for step in run.steps()] == [0] * 5 + [1] * 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Deque, Dict, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
 
 if TYPE_CHECKING:
     from ...recording.recorder import Recorder
@@ -18,6 +18,7 @@ MOST_PASSES = 16  # over loaders at a time; beyond that the oldest are dropped
 Content = Tuple[Optional[int], Optional[int]]
 """Samples and elements of a batch."""
 NOTHING: Content = (None, None)
+LISTS = (list, tuple)
 
 
 class Batches:
@@ -49,6 +50,13 @@ class Batches:
         self._passes[iterator] = Pass()
         self.turned_to = None
 
+    def repeat(self, iterator: int) -> None:
+        """The iterator begins another pass: all that it gave before is of the last one."""
+        loader_pass = self._passes.get(iterator)
+        if loader_pass is not None:
+            loader_pass.left = len(loader_pass.waiting)
+            loader_pass.learned &= loader_pass.left > 0
+
     def turn_to(self, iterator: int) -> None:
         """The next batch comes from the pass with this iterator."""
         loader_pass = self._passes.get(iterator)
@@ -69,8 +77,11 @@ class Batches:
     def learn(self, recorder: Recorder) -> None:
         """The program trains on its next batch: its content is of the step of ``recorder``."""
         given, self.given = self.given, NOTHING
-        waiting = self.now.waiting
-        samples, elements = waiting.popleft() if waiting else given
+        now = self.now
+        samples, elements = now.waiting.popleft() if now.waiting else given
+        if now.left:
+            now.left -= 1
+            now.learned = now.left > 0
         if samples is not None:
             recorder.samples = samples + (recorder.samples or 0)
         if elements is not None:
@@ -78,13 +89,44 @@ class Batches:
 
 
 class Pass:
-    """One pass over a loader: contents of its pending batches, and whether the program trained on one."""
+    """One pass over a loader: contents of its pending batches, and whether the program trained on one.
 
-    __slots__ = ("learned", "waiting")
+    Where the loader has begun another pass with the same iterator, ``left`` of them are still of this one.
+    """
+
+    __slots__ = ("learned", "left", "waiting")
 
     def __init__(self) -> None:
         self.learned = False
+        self.left = 0
         self.waiting: Deque[Content] = deque(maxlen=MOST_WAITING)
+
+
+class Contents:
+    """The contents of one batch after another: mostly those of the batch before, if the tensors have its shapes."""
+
+    __slots__ = ("_content", "_parts", "_shapes")
+
+    def __init__(self) -> None:
+        self._parts = 0  # of the last batch
+        self._shapes: List[Any] = []  # of the first of them
+        self._content = NOTHING
+
+    def of(self, batch: Any) -> Content:
+        """As ``content_of``."""
+        try:
+            parts = batch if type(batch) in LISTS else (batch,)
+            if len(parts) == self._parts:
+                for part, shape in zip(parts, self._shapes):  # noqa: B905  Python 3.9 has no strict
+                    if part.shape != shape:
+                        break
+                else:
+                    return self._content
+            shapes, content = [part.shape for part in parts[:DEEPEST]], content_of(batch)
+        except Exception:  # noqa: BLE001  whatever the program calls a batch
+            return content_of(batch)
+        self._parts, self._shapes, self._content = len(parts), shapes, content
+        return content
 
 
 def content_of(batch: Any, deepest: int = DEEPEST) -> Content:
@@ -122,7 +164,7 @@ def content_of(batch: Any, deepest: int = DEEPEST) -> Content:
             return own, nodes if type(nodes) is int else None
         holds_data = hasattr(batch, "__dict__") and not callable(batch) and not isinstance(batch, ModuleType)
         parts = list(vars(batch).values()) if holds_data else []
-    samples, elements = NOTHING
+    samples, elements = _texts_of_samples(parts[:MOST_PARTS]) if isinstance(batch, Mapping) else None, None
     for place, part in enumerate(parts):
         if samples is not None and (deepest < DEEPEST or place >= MOST_PARTS):
             break
@@ -134,6 +176,18 @@ def content_of(batch: Any, deepest: int = DEEPEST) -> Content:
     plain = isinstance(batch, Sequence) and bool(parts) and not isinstance(parts[0], (Mapping, Sequence))
     texts = isinstance(batch, Sequence) and bool(parts) and isinstance(parts[0], (str, bytes))
     return (len(batch) if plain or texts else None), None
+
+
+def _texts_of_samples(parts: List[Any]) -> Optional[int]:
+    """The length of a list of texts, such as names of files, that is also that of a tensor: one for each sample.
+
+    The first tensor may be one of boxes or of other parts of samples, as in ultralytics.
+    """
+    texts = {len(part) for part in parts if isinstance(part, (list, tuple)) and part and isinstance(part[0], str)}
+    if not texts:
+        return None
+    samples = (content_of(part, 0)[0] for part in parts if hasattr(part, "shape"))
+    return next((number for number in samples if number in texts), None)
 
 
 def _elements(tensor: Any) -> int:

@@ -1,7 +1,8 @@
 """Detect when a program evaluates: by ``eval()``, or because its network runs without gradients.
 
-The latter may be part of a step: a GAN makes samples so, distillation asks its teacher. On the first batch of a pass
-both look alike until the program learns from that batch: then it was no evaluation.
+The latter may be part of a step: a GAN makes samples so, distillation asks its teacher, GRPO generates what it learns
+from. On the first batch of a pass both look alike until the program learns from that batch, with no other fetched
+meanwhile: then it was no evaluation.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class Evaluation:
         self._finish = finish
         self._is_training: Optional[Callable[[], bool]] = None  # of the network that is evaluated after ``eval()``
         self._on_first_batch_of: Optional[Pass] = None
+        self._fetched = 0  # batches of that pass when the evaluation began: loops may fetch ahead
 
     @property
     def is_by_mode(self) -> bool:
@@ -40,8 +42,8 @@ class Evaluation:
         """The network runs without gradients in ``loader_pass``, on no batch of which the program has trained."""
         begins = not recorder.stack
         self.begin(recorder)
-        if begins and len(loader_pass.waiting) == 1:
-            self._on_first_batch_of = loader_pass
+        if begins and loader_pass.waiting:
+            self._on_first_batch_of, self._fetched = loader_pass, len(loader_pass.waiting)
 
     def look(self, recorder: Recorder) -> None:
         """End the evaluation if its network is back in training mode."""
@@ -50,7 +52,7 @@ class Evaluation:
 
     def learns_from(self, loader_pass: Pass, recorder: Recorder) -> None:
         """The program learns from ``loader_pass``: the evaluation is over, or was none."""
-        if loader_pass is self._on_first_batch_of and len(loader_pass.waiting) == 1:
+        if loader_pass is self._on_first_batch_of and len(loader_pass.waiting) == self._fetched:
             recorder.retract(FORWARD)
         self.end(recorder)
 

@@ -1,24 +1,28 @@
 """Derive phases and steps from the notes of a steady loop, as the recorder does from its calls.
 
-One phase is open at a time, and inside it at most a collective, so the time of a phase is a difference of two notes.
+A note is the time between two moments: the one phase that was open then, or a part of it. No two overlap.
 """
 
 from __future__ import annotations
 
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, List
+from typing import TYPE_CHECKING, Any, List, Tuple
 
 from ....rundir.live.activity import NOTHING, hidden_words
 from ...recording.recorder import Recorder
-from ...recording.step_line import BACKWARD, FORWARD, INPUT
+from ...recording.step_line import BACKWARD, COLLECTIVE, FORWARD, INPUT, OPTIMIZER
 
 if TYPE_CHECKING:
     from .step_inference import StepInference
 
-FETCHED, LEFT, BACKWARD_ENDS, STEP_ENDS, COLLECTIVE_ENDS, ARRAY, ARRAY_ENDS, CALLED, CREDIT = range(10, 19)
-"""Kinds of notes besides the places of phases that begin; up to ``COLLECTIVE_ENDS`` a phase ends."""
+PART, CALLED, ARRAY, ARRAY_ENDS, CREDIT = range(10, 15)
+"""Kinds of notes besides phases that ended: a forward pass up to a collective, and single moments."""
+OPENED = 20  # added to a phase that is still open
+AFTER_INPUT = (FORWARD, PART, BACKWARD, OPENED + FORWARD, OPENED + BACKWARD)
 
-FIELDS = 3  # of a note: its kind, its moment, and what else was read
+Note = Tuple[int, int, int, Any]
+"""Its kind, begin and end, and what else was read: the content of a batch, what was reduced, the queue."""
+FIELDS = 4
 
 
 def replay(notes: List[Any], recorder: Recorder, inference: StepInference) -> None:
@@ -26,60 +30,75 @@ def replay(notes: List[Any], recorder: Recorder, inference: StepInference) -> No
     left = iter(notes)
     live, recorder.live = recorder.live, hidden_words()
     try:
-        _derive(zip(left, left, left), recorder, inference)  # noqa: B905  Python 3.9 has no strict
+        _derive(zip(left, left, left, left), recorder, inference)  # noqa: B905  Python 3.9 has no strict
     finally:
         del notes[: len(notes) - length_hint(left)]
         recorder.live = live
 
 
 def _derive(notes: Any, recorder: Recorder, inference: StepInference) -> None:
-    stack, arrays = recorder.stack, inference.arrays
+    batches, arrays = inference.batches, inference.arrays
+    spent, step_ns, turned, phases = recorder.spent, recorder.begin_ns, recorder.turned_ns, recorder.phases
     made = NOTHING if inference.loads else arrays.made_ns
-    spent, begin, turned, phases = recorder.spent, recorder.begin_ns, recorder.turned_ns, recorder.phases
-    place = stack.pop() if stack else NOTHING
-    around = stack.pop() if stack else NOTHING
-    for kind, now, reading in notes:
-        if kind < FETCHED:  # a phase begins
-            if place != NOTHING:
-                spent[place] += now - turned
-            elif turned == made and kind in (FORWARD, BACKWARD):
-                spent[INPUT] += now - max(turned, begin)
-            if kind in (FORWARD, BACKWARD):
-                _trains(kind, now, reading, recorder, inference)
-            around, place, turned = place, kind, now
-        elif kind < ARRAY:  # one ends
-            spent[place] += now - turned
-            turned, place, around = now, around, NOTHING
-            phases += 1
-            if kind == FETCHED:
-                inference.batches.now.waiting.append(reading)
-            elif kind == BACKWARD_ENDS:
-                recorder.reduced(reading, now)
-            elif kind == STEP_ENDS:
-                recorder.begin_ns, recorder.phases = begin, phases
-                recorder.cut_at(now, reading)
-                recorder.write_step()
-                inference.steps_taken += 1
-                spent, begin, phases = recorder.spent, now, 0
-        elif kind == CALLED:
-            recorder.collective(*reading)
-        elif kind == ARRAY:
-            phases += 1
-            turned = made = now
-        elif kind == CREDIT or turned == made:
-            spent[FORWARD if kind == CREDIT else INPUT] += now - max(turned, begin)
-            turned, made = now, made if kind == CREDIT else now
-        begin = begin or now
-    recorder.begin_ns, recorder.turned_ns, recorder.phases = begin, turned, phases
-    arrays.made_ns = arrays.made_ns if inference.loads else made
-    stack.extend(one for one in (around, place) if one != NOTHING)
+    for kind, begin, end, reading in notes:
+        if turned == made and kind in AFTER_INPUT:
+            spent[INPUT] += begin - max(turned, step_ns)  # the program went on making its batch
+        if kind > COLLECTIVE:
+            recorder.turned_ns, recorder.phases = turned, phases
+            _derive_other((kind, begin, end, reading), recorder, inference)
+            turned, phases = recorder.turned_ns, recorder.phases
+            made = NOTHING if inference.loads else arrays.made_ns
+            continue
+        spent[kind] += end - begin
+        turned = end
+        phases += 1
+        if kind == INPUT:
+            batches.now.waiting.append(reading)
+        elif kind == FORWARD and reading:
+            batches.give(reading)
+        elif kind == BACKWARD:
+            _learns(begin, recorder, inference)
+            recorder.reduced(reading, end)
+        elif kind == OPTIMIZER:
+            recorder.begin_ns, recorder.phases = step_ns, phases
+            recorder.cut_at(end, reading)
+            recorder.write_step()
+            inference.steps_taken += 1
+            spent, step_ns, phases = recorder.spent, end, 0
+    recorder.begin_ns, recorder.turned_ns, recorder.phases = step_ns, turned, phases
 
 
-def _trains(kind: int, now: int, reading: Any, recorder: Recorder, inference: StepInference) -> None:
-    """A forward or backward pass begins."""
-    if kind == BACKWARD:
-        recorder.backward_begin_ns = now
-        recorder.passes = 1 + (recorder.passes or 0)
-        inference.batches.learn(recorder)
-    elif not inference.loads:
-        inference.batches.give(reading)
+def _derive_other(note: Note, recorder: Recorder, inference: StepInference) -> None:
+    """A note of anything but a phase that ended."""
+    kind, begin, end, reading = note
+    spent, arrays, turned = recorder.spent, inference.arrays, recorder.turned_ns
+    if kind == CALLED:
+        recorder.collective(*reading)
+        return
+    recorder.turned_ns = end
+    if kind == CREDIT:
+        spent[FORWARD] += begin - max(turned, recorder.begin_ns)
+    elif kind == ARRAY:
+        recorder.phases += 1
+        arrays.made_ns = begin
+    elif kind == ARRAY_ENDS:
+        if turned == arrays.made_ns:
+            spent[INPUT] += begin - max(turned, recorder.begin_ns)
+            arrays.made_ns = begin
+        else:
+            recorder.turned_ns = turned
+    else:  # a forward pass up to a collective, or a phase that is still open
+        spent[FORWARD] += end - begin
+        if kind != PART:
+            recorder.stack.append(kind - OPENED)
+        if kind == OPENED + BACKWARD:
+            _learns(begin, recorder, inference)
+        elif kind in (PART, OPENED + FORWARD) and reading:
+            inference.batches.give(reading)
+
+
+def _learns(now: int, recorder: Recorder, inference: StepInference) -> None:
+    """A backward pass began ``now``."""
+    recorder.backward_begin_ns = now
+    recorder.passes = 1 + (recorder.passes or 0)
+    inference.batches.learn(recorder)

@@ -10,7 +10,6 @@ import functools
 from threading import get_ident
 from typing import TYPE_CHECKING, Optional, Set
 
-from ....rundir.live.activity import NOTHING, Words, hidden_words
 from ...recording.arrival import Arrival, Arrivals
 from ...recording.recorder import Recorder
 from ..safety import give_up, safely
@@ -18,6 +17,7 @@ from ..session import Session
 from .boundary import Boundary
 
 if TYPE_CHECKING:
+    from .checkpoints import Checkpoints
     from .deferred import Deferred
 
 NOT_SEEN = -1  # the depth of a phase that is not recorded
@@ -44,6 +44,7 @@ class Phases:
         self._in_backward = False
         self.arrivals = Arrivals(functools.partial(give_up, self, "arrival"))
         self.deferred: Deferred
+        self.checkpoints: Checkpoints
 
     @property
     def recorder(self) -> Optional[Recorder]:
@@ -59,39 +60,13 @@ class Phases:
             return self._recorder.step_number
         return self.deferred.step
 
-    @property
-    def innermost(self) -> int:
-        """The innermost open phase of the training thread, ``NOTHING`` between two phases."""
-        if self.deferred.is_on:
-            return self.deferred.open
-        return self._recorder.stack[-1] if self._recorder is not None and self._recorder.stack else NOTHING
-
-    @property
-    def turned_ns(self) -> int:
-        """When a phase of the recorder, or a collective that is noted, last began or ended."""
-        if self.deferred.is_on:
-            return self.deferred.turned_ns
-        return 0 if self._recorder is None else self._recorder.turned_ns
-
-    @property
-    def live(self) -> Words:
-        """The live numbers of this rank."""
-        return hidden_words() if self._recorder is None else self._recorder.live
-
-    def collective(self, kind: int, number: int, begin: int, blocked: int, end: int) -> None:
-        """The program called, and waited for, a collective: as in ``Recorder.collective``."""
-        if self.deferred.is_on:
-            self.deferred.collective(kind, number, begin, blocked, end)
-        elif self._recorder is not None:
-            self._recorder.collective(kind, number, begin, blocked, end)
-
     @safely("recording")
     def ready(self) -> Optional[Recorder]:
         """The recorder of this rank; called where a program trains, which makes this process a rank."""
         recorder = self.recorder
         if recorder is None:
             recorder = self._recorder = self.session.begin()
-            self._thread = get_ident()
+            self._trains_here()
             if recorder is not None:
                 self.arrivals.serve(recorder)
                 recorder.paused = not self.boundary.on
@@ -107,6 +82,8 @@ class Phases:
     def enter(self, place: int) -> int:
         """A phase begins; returns the depth for ``leave``."""
         try:
+            if self.deferred.is_on:
+                self.deferred.settle()
             recorder = self._recording
             if recorder is None or (get_ident() != self._thread and not self._in_backward):
                 return NOT_SEEN
@@ -136,8 +113,12 @@ class Phases:
     def _is_elsewhere(self) -> bool:
         """Whether this is not the training thread; if none is known yet, this thread becomes it."""
         if not self._trains:
-            self._thread = get_ident()
+            self._trains_here()
         return get_ident() != self._thread
+
+    def _trains_here(self) -> None:
+        self._thread = get_ident()
+        self.checkpoints.trains_here()
 
     @property
     def is_own_thread(self) -> bool:

@@ -28,6 +28,7 @@ from ..safety import safely
 from ..session import Session
 from .array_batches import ArrayBatches
 from .batch_size import Batches, content_of
+from .checkpoints import Checkpoints
 from .deferred import Deferred
 from .evaluation import Evaluation, is_evaluating
 from .optimizer_turns import OptimizerTurns
@@ -63,6 +64,7 @@ class StepInference(Phases):
         self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number, begin of backward's collectives, by work
         self._unobserved = 0  # steps that an unobserved optimizer must have taken
         self.updates = UpdateSteps(self)
+        self.checkpoints = Checkpoints(self)
         self.steps_taken = 0  # by optimizers, whether or not they end a step
         self.steps_by_marks = False  # the program marks the ends of its steps itself
         self.epochs_by_marks = False
@@ -89,6 +91,12 @@ class StepInference(Phases):
         """The iterator with id ``iterator`` is made."""
         self.deferred.settle()
         self.batches.begin(iterator)
+
+    @safely("loaders")
+    def pass_repeats(self, iterator: int) -> None:
+        """The batch that was just fetched is the first of another pass of the same iterator."""
+        self.deferred.settle()
+        self.batches.repeat(iterator)
 
     def fetch_begins(self, iterator: int) -> int:
         """The program fetches a batch from the iterator with this id."""
@@ -188,6 +196,11 @@ class StepInference(Phases):
             self._rollout.end(self._recording)
             self._evaluation.begin(self._recording, is_training)
 
+    def is_evaluated(self, is_training: Callable[[], bool]) -> None:
+        """A network runs without gradients, and not in training mode: ``train(False)`` may have been called."""
+        if not (self._rollout.collects or (self.recorder and self.recorder.stack)):
+            self.evaluation_begins(is_training)
+
     @safely("evaluation")
     def is_beyond_evaluation(self) -> None:
         """The program does something that is not evaluation, although its network is still in evaluation mode."""
@@ -223,21 +236,6 @@ class StepInference(Phases):
         if self.optimizers and not (self._rollout.collects or self.loads) and get_ident() == self._thread:
             recorder = self.recorder
             self._rollout.collects = recorder is None or not recorder.stack or not self._evaluation.is_by_mode
-
-    @safely("checkpoints")
-    def checkpoint_begins(self) -> None:
-        """The program writes a checkpoint, after its step: no optimizer of that step is still to come."""
-        self.is_beyond_evaluation()
-        recorder = self.recorder
-        if recorder is not None and recorder.is_cut and not recorder.stack and self.is_own_thread:
-            self.end_step(recorder)
-
-    @safely("checkpoints")
-    def checkpoint_ends(self, depth: int) -> None:
-        """The checkpoint that began at ``depth`` is written; so are the records up to here, from which it continues."""
-        self.leave(depth)
-        if depth == 0 and self.recorder is not None:
-            self.recorder.flush()
 
     # Gradients and steps
 
@@ -371,7 +369,8 @@ class StepInference(Phases):
         """Whether each step of the program is one of its only optimizer."""
         several = self.optimizers > 1 or self.steps_by_marks or self._unobserved
         under_way = self.stepping or self.reducing or self._turns.in_groups
-        return self.batches.now.learned and not (several or under_way or self.failed)
+        now = self.batches.now
+        return now.learned and not (now.left or several or under_way or self.failed)
 
     def resumes(self, *, saw_forward: bool, in_backward: bool) -> None:
         """Calls are followed one by one again, from here."""

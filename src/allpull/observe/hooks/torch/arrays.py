@@ -34,18 +34,18 @@ def _observed(inference: StepInference, make: Callable[..., Any]) -> Callable[..
     from torch.compiler import is_compiling  # noqa: PLC0415
     from torch.overrides import handle_torch_function  # noqa: PLC0415
 
-    batches = inference.arrays
+    calls = inference.deferred
     takes_modes = make.__name__ != "from_numpy"  # torch shows its modes the others alone
 
     @functools.wraps(make)
     def observed(*args: Any, **kwargs: Any) -> Any:
         if takes_modes and not is_compiling() and has_mode():
             return handle_torch_function(observed, (), *args, **kwargs)  # the mode has to see what the program calls
-        if is_compiling() or not args or type(args[0]).__module__ != "numpy" or not batches.tensor_begins():
+        if is_compiling() or not args or type(args[0]).__module__ != "numpy" or not calls.tensor_begins():
             return make(*args, **kwargs)
         try:
             return make(*args, **kwargs)
         finally:
-            batches.tensor_ends()
+            calls.tensor_ends()
 
     return observed

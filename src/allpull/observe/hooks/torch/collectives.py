@@ -14,7 +14,7 @@ import weakref
 from types import ModuleType
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from ....rundir.live.activity import NOTHING, OPERATION, OPERATIONS
+from ....rundir.live.activity import OPERATIONS
 from ...recording.recorder import Recorder
 from ...recording.step_line import BACKWARD, COLLECTIVE
 from ..inference.phases import NOT_SEEN
@@ -126,23 +126,23 @@ class Collectives:
 
         in_graphs = getattr(module, "traceable_collective_remaps", {})
         in_graphs.update({ours: in_graphs[name] for name, ours in self._wrapped.items() if name in in_graphs})
-        inference, name = self._inference, WAITING[module.__name__]
+        calls, name = self._inference.deferred, WAITING[module.__name__]
         wait = getattr(module, name)
 
         @functools.wraps(wait)
         def observed(*args: Any, **kwargs: Any) -> Any:
             if is_dynamo_compiling():
                 return wait(*args, **kwargs)
-            depth = inference.enter(COLLECTIVE)
+            depth = calls.enter(COLLECTIVE)
             try:
                 return wait(*args, **kwargs)
             finally:
-                inference.leave(depth)
+                calls.leave(depth)
 
         setattr(module, name, observed)
 
     def _observed(self, name: str, function: Callable[..., Any], describe: Describe) -> Callable[..., Any]:
-        inference, is_barrier = self._inference, name in BARRIERS
+        inference, calls, is_barrier = self._inference, self._inference.deferred, name in BARRIERS
         operation = OPERATIONS.index(name)
 
         @functools.wraps(function)
@@ -151,25 +151,23 @@ class Collectives:
                 inference.is_beyond_evaluation()
             if self._calling:
                 return function(*args, **kwargs)  # a collective inside another
-            inside = inference.innermost
-            depth = inference.enter(COLLECTIVE)
+            depth, inside, begin = calls.collective_begins(operation)
             if depth == NOT_SEEN:
                 return function(*args, **kwargs)
             self._calling = True
-            begin, live = inference.turned_ns, inference.live
-            live[OPERATION] = operation
             try:
                 work = function(*args, **kwargs)
             finally:
-                live[OPERATION] = NOTHING
                 self._calling = False
-                inference.leave(depth)
-            self._called((describe, args, kwargs, inside), work, begin)
+                end = calls.collective_ends(depth)
+            self._called((describe, args, kwargs, inside), work, begin, end)
             return work
 
         return observed
 
-    def _called(self, call: Tuple[Describe, Tuple[Any, ...], Dict[str, Any], int], work: Any, begin: int) -> None:
+    def _called(
+        self, call: Tuple[Describe, Tuple[Any, ...], Dict[str, Any], int], work: Any, begin: int, end: int
+    ) -> None:
         try:
             describe, args, kwargs, inside = call
             described = op, group, roots, size, dtype = describe(args, kwargs)
@@ -180,8 +178,7 @@ class Collectives:
             kind, name = kind_and_name
             number = self._numbers[name] = self._numbers.get(name, -1) + 1
             if work is None:
-                end = self._inference.turned_ns
-                self._inference.collective(kind, number, begin, end - begin, end)
+                self._inference.deferred.collective(kind, number, begin, end - begin, end)
                 return
             pending = self._inference.reducing if inside == BACKWARD else self._pending
             if len(pending) >= MOST_PENDING:
@@ -194,7 +191,7 @@ class Collectives:
         pending = self._pending.pop(id(work), None) or self._inference.reducing.pop(id(work), None)
         if pending is not None:
             kind, number, called = pending
-            self._inference.collective(kind, number, called, end - begin, end)
+            self._inference.deferred.collective(kind, number, called, end - begin, end)
 
     def _new_kind(self, call: Call, inside: int, key: Any) -> Optional[Tuple[int, str]]:
         """The number of a new kind of collectives, and the name of their group; None if we are not in the group."""
@@ -233,7 +230,7 @@ class Collectives:
         return len(self._kinds), group.group_name
 
     def _wrap_start(self, dist: Any, c10d: Any) -> None:
-        """A process that joins a process group becomes a rank."""
+        """A process that joins a process group becomes a rank; when it leaves it, its training is over."""
         start = c10d.init_process_group
 
         @functools.wraps(start)
@@ -244,6 +241,14 @@ class Collectives:
             return answer
 
         dist.init_process_group = c10d.init_process_group = observed
+        leave = c10d.destroy_process_group
+
+        @functools.wraps(leave)
+        def observed_leave(*args: Any, **kwargs: Any) -> Any:
+            self._inference.checkpoints.training_is_over()
+            return leave(*args, **kwargs)
+
+        dist.destroy_process_group = c10d.destroy_process_group = observed_leave
 
     @safely("collectives")
     def _join(self, dist: Any) -> None:
@@ -282,13 +287,13 @@ class Collectives:
                 setattr(module, name, observed)
 
     def _wrap_wait(self, dist: Any) -> None:
-        inference, wait = self._inference, dist.Work.wait
+        inference, calls, wait = self._inference, self._inference.deferred, dist.Work.wait
 
         @functools.wraps(wait)
         def observed(work: Any, *args: Any, **kwargs: Any) -> Any:
             if not (id(work) in self._pending or id(work) in inference.reducing):
                 return wait(work, *args, **kwargs)  # the common case: torch waits this way for synchronous ones
-            depth = inference.enter(COLLECTIVE)
+            depth = calls.enter(COLLECTIVE)
             if depth == NOT_SEEN:
                 return wait(work, *args, **kwargs)
             begin = time.monotonic_ns()
@@ -296,7 +301,7 @@ class Collectives:
                 return wait(work, *args, **kwargs)
             finally:
                 end = time.monotonic_ns()
-                inference.leave(depth)
+                calls.leave(depth)
                 self._waited(work, begin, end)
 
         dist.Work.wait = observed

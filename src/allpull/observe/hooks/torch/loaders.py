@@ -1,4 +1,8 @@
-"""Observe how a program fetches its batches: iterators of ``torch.utils.data.DataLoader`` and its subclasses."""
+"""Observe how a program fetches its batches: iterators of ``torch.utils.data.DataLoader`` and its subclasses.
+
+Loaders that keep their workers between epochs (timm, ultralytics) make one iterator, over a sampler that repeats itself
+forever and so has no length: a pass of theirs is as long as they say.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +16,28 @@ def watch_loaders(inference: StepInference) -> None:
     """Time each fetch in the training process, for any number of workers."""
     from torch.utils.data import dataloader  # noqa: PLC0415  this runs after torch was imported
 
-    base = dataloader._BaseDataLoaderIter
+    calls = inference.deferred
+    base: Any = dataloader._BaseDataLoaderIter
     construct, take, iterate = base.__init__, base.__next__, dataloader.DataLoader.__iter__
 
     @functools.wraps(construct)
     def observed_construct(self: Any, *args: Any, **kwargs: Any) -> None:
         construct(self, *args, **kwargs)
+        self._allpull_length = _length_of_repeated(args[0] if args else kwargs.get("loader"))
         inference.pass_begun(id(self))  # fastai's loader makes iterators itself
 
     @functools.wraps(take)
     def observed_take(self: Any) -> Any:
-        depth = inference.fetch_begins(id(self))
+        depth = calls.fetch_begins(id(self))
         try:
             batch = take(self)
         except BaseException:  # usually the end of the pass
-            inference.leave(depth)
+            calls.leave(depth)
             raise
-        inference.fetched(depth, batch)
+        length = self._allpull_length
+        if length and self._num_yielded > length and self._num_yielded % length == 1 % length:
+            inference.pass_repeats(id(self))
+        calls.fetched(depth, batch)
         return batch
 
     @functools.wraps(iterate)
@@ -41,6 +50,18 @@ def watch_loaders(inference: StepInference) -> None:
         inference.pass_begun(id(iterator))
         return iterator
 
-    base.__init__ = observed_construct  # type: ignore[method-assign]  # as below
-    base.__next__ = observed_take  # type: ignore[method-assign]  # wrapping is the point
-    dataloader.DataLoader.__iter__ = observed_iterate  # type: ignore[method-assign]
+    base._allpull_length = 0
+    base.__init__ = observed_construct
+    base.__next__ = observed_take
+    dataloader.DataLoader.__iter__ = observed_iterate  # type: ignore[method-assign]  # wrapping is the point
+
+
+def _length_of_repeated(loader: Any) -> int:
+    """The batches of a pass over ``loader`` if it makes its passes of one endless iterator; 0: it does not."""
+    from torch.utils.data import IterableDataset  # noqa: PLC0415  this runs after torch was imported
+
+    try:
+        is_endless = not (hasattr(loader._index_sampler, "__len__") or isinstance(loader.dataset, IterableDataset))
+        return len(loader) if is_endless else 0
+    except Exception:  # noqa: BLE001  a class of the program's own, which may have no length
+        return 0

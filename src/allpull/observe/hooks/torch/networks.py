@@ -36,6 +36,7 @@ class Networks:
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
         self._runs = False  # a network runs; those inside it are part of it
+        self._learns = False  # one has run with gradients, in training mode
         self.see_inputs: Optional[Callable[[Iterable[Any]], None]] = None  # called with the inputs of each call
 
     def parallel(self) -> List[Tuple[int, Any]]:
@@ -197,6 +198,7 @@ class Networks:
         from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
 
         inference, compiled = self._inference, vars(network).get(SLOT)
+        calls = inference.deferred
         reference: Any = weakref.ref(network)  # it refers to us: avoid a cycle
 
         def observed(*args: Any, **kwargs: Any) -> Any:
@@ -207,12 +209,17 @@ class Networks:
             self._runs = True
             if self.see_inputs is not None:
                 self.see_inputs(args or kwargs.values())
-            depth = inference.forward_begins(args or kwargs, is_grad_enabled() and module.training)
+            learns = is_grad_enabled() and module.training
+            if learns:
+                self._learns = True
+            elif self._learns and not (is_grad_enabled() or module.training):
+                inference.is_evaluated(lambda: getattr(reference(), "training", True))
+            depth = calls.forward_begins(args or kwargs, learns)
             try:
                 return call(*args, **kwargs)
             finally:
                 self._runs = False
-                inference.leave(depth)
+                calls.leave(depth)
 
         object.__setattr__(network, SLOT, observed)  # the setattr of a compiled network would set it on the original
 
@@ -238,16 +245,16 @@ def watch_gradients(inference: StepInference, networks: Networks) -> None:
     """Time each backward pass; where there is no optimizer, its graph shows the parameters of ``networks``."""
     from torch import autograd  # noqa: PLC0415  this runs after torch was imported
 
-    backward = autograd.backward
+    calls, backward = inference.deferred, autograd.backward
 
     @functools.wraps(backward)
     def observed(*args: Any, **kwargs: Any) -> None:
-        depth = inference.backward_begins()
+        depth = calls.backward_begins()
         try:
             backward(*args, **kwargs)
         finally:
-            inference.backward_ends(depth)
-        if not inference.steps_taken:
+            calls.backward_ends(depth)
+        if not (calls.is_on or inference.steps_taken):
             found = inference.updates.after_backward(args[0] if args else kwargs.get("tensors"))
             if found:
                 networks.learns(found)

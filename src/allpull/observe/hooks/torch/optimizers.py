@@ -14,13 +14,15 @@ def watch_optimizers(inference: StepInference, made: Any) -> None:
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
     from torch.optim import optimizer as optim  # noqa: PLC0415
 
+    calls = inference.deferred
+
     def begins(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_dynamo_compiling():
-            inference.optimizer_begins(id(optimizer))
+            calls.optimizer_begins(id(optimizer))
 
     def ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_dynamo_compiling():
-            inference.optimizer_ends(id(optimizer))
+            calls.optimizer_ends(id(optimizer))
 
     optim.register_optimizer_step_pre_hook(begins)
     optim.register_optimizer_step_post_hook(ends)

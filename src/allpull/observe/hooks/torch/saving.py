@@ -6,7 +6,6 @@ import functools
 from types import ModuleType
 from typing import Any, Callable
 
-from ...recording.step_line import CHECKPOINT
 from ..inference.step_inference import StepInference
 
 SAVERS = {
@@ -32,11 +31,10 @@ def watch_saving(inference: StepInference) -> Callable[[ModuleType], None]:
 def _observed(inference: StepInference, function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
-        inference.checkpoint_begins()
-        depth = inference.enter(CHECKPOINT)
+        depth = inference.checkpoints.begin()
         try:
             return function(*args, **kwargs)
         finally:
-            inference.checkpoint_ends(depth)
+            inference.checkpoints.end(depth)
 
     return observed
