@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from tests.bucket_moments import each_bucket
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.importers.assemble import import_traces
-from allpull.rundir.read import buckets
 from allpull.rundir.read.places import find_runs
 from allpull.rundir.read.run import RunData, read_run
 
@@ -115,14 +115,14 @@ def test_buckets_and_collectives_agree(both: tuple[RunData, RunData]) -> None:
     assert calls[1] >= calls[0]  # DDP broadcasts its buffers in parts, which allpull records as one
     whole = AlignedRun(imported)
     assert whole.matched.unmatched == 0
-    moments, ours = (buckets.each(run.ready) for run in both[::-1])
+    moments, ours = (each_bucket(run.ready) for run in both[::-1])
     assert moments.join(ours, on=["rank", "step", "bucket"]).height >= moments.height * 0.9
 
 
 def test_bucket_moments_agree(both: tuple[RunData, RunData]) -> None:
     recorded, imported = both
     ahead_ns = [run.headers[0].clock.realtime_ns - run.headers[0].clock.monotonic_ns for run in both]
-    moments, ours = buckets.each(imported.ready), buckets.each(recorded.ready)
+    moments, ours = each_bucket(imported.ready), each_bucket(recorded.ready)
     ready = moments.join(ours, on=["rank", "step", "bucket"], suffix="_ours")
     apart_ms = ((ready["ready_ns"] + ahead_ns[1] - ready["ready_ns_ours"] - ahead_ns[0]) / 1e6).abs()
     assert apart_ms.median() < 1.0

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.bucket_moments import each_bucket
 from tests.importers.made import MS, Job, document, gloo_events, nccl_events, play, save, save_all
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
 from allpull.errors import BadInput
 from allpull.importers.assemble import Imported, import_traces
-from allpull.rundir.read import buckets
 from allpull.rundir.read.run import RunData, read_run
 from allpull.schema.gap import texts
 
@@ -70,7 +70,7 @@ def test_gloo_gives_back_what_happened(tmp_path: Path) -> None:
     done, run = imported(save_all(tmp_path / "traces", LATE), tmp_path / "runs")
     assert done.unmatched is None
     assert_true(LATE, run)
-    first = buckets.each(run.ready.filter(rank=0, step=3))
+    first = each_bucket(run.ready.filter(rank=0, step=3))
     assert (first["ready_ns"].to_numpy() - int(run.steps["begin_ns"][0])).tolist() == pytest.approx(
         [ready * MS for ready in play(LATE)[0][0].ready], abs=1000
     )

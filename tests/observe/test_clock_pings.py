@@ -287,8 +287,8 @@ def test_clocks_are_compared_without_psutil_too(tmp_path, serving, monkeypatch):
     end(asking)
     header, samples = records(tmp_path, "second")
     assert header.no_counters == sidecar.NO_PSUTIL
-    file = read_counters(tmp_path, "counters/second.jsonl", 1, skip_damaged=False)
-    said = list(gaps.of_hosts(SimpleNamespace(hosts=[]), (), [file]))
+    files, _ = read_counters(tmp_path, ["counters/second.jsonl"], 1, skip_damaged=False)
+    said = list(gaps.of_hosts(SimpleNamespace(hosts=[]), (), files))
     assert texts(said) == ["no counters of host second: psutil is not installed there"]
     assert all(not sample.ranks and not sample.nics for sample in samples)
     assert len(pings(tmp_path, "second")) >= clock_pings.FASTEST  # the last burst may not fit into the grace time

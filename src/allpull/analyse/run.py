@@ -46,9 +46,7 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
     run, steady = aligned.data, aligned.steady
     ranks = run.record.ranks
     numbers = steady.steps[steady.used]
-    grid = arrange(aligned.steps, numbers, ranks, aligned.reductions)
-    split = aligned.phases(grid, numbers)
-    rate = throughput.throughput(grid)
+    of_steps, gaps_of_phases = _of_steps(aligned, numbers)
     windows = aligned.buckets
     copies = replicas(run.events)
     epochs = epochs_of(aligned)
@@ -61,12 +59,7 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
         ranks=ranks,
         hosts=len({header.host for header in run.headers.values()} or set(run.record.hosts)),
         global_batch=run.record.global_batch,
-        samples_per_rank_step=throughput.samples_per_rank_step(grid),
-        steady=Steady(used=grid.steps, left_out=steady.left_out),
-        throughput=rate,
-        step_s=throughput.step_time(grid),
-        phases=split.means_s(),
-        closure_error=split.closure_error,
+        steady=Steady(used=int(numbers.size), left_out=steady.left_out),
         io=reading,
         overhead=recording_overhead(run.steps),
         accuracy=learning.last_value(run.events, "test_top1"),
@@ -78,8 +71,8 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
         gaps=texts(
             [
                 *run.gaps,
-                *_gaps_of_rates(steady, has_rate=rate is not None),
-                *split.gaps,
+                *_gaps_of_rates(steady, has_rate=of_steps["throughput"] is not None),
+                *gaps_of_phases,
                 *windows.gaps,
                 *_gaps_of_reading(run, reading, compares=aligned.clock.compares),
                 *_gaps_of_accuracy(run),
@@ -93,8 +86,23 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
         pauses=_pauses(aligned),
         buckets=summary(windows, run.steps) if windows.read else None,
         precision=precision(run),
+        **of_steps,
         **_times(aligned, epochs, wanted_accuracy(aligned) if accuracy is None else accuracy),
     )
+
+
+def _of_steps(aligned: AlignedRun, numbers: NDArray[np.int64]) -> tuple[dict[str, Any], tuple[Gap, ...]]:
+    """The fields of ``RunMetrics`` that are means over the steps ``numbers``, and what is not known of their phases."""
+    grid = arrange(aligned.steps, numbers, aligned.data.record.ranks, aligned.reductions)
+    split = aligned.phases(grid, numbers)
+    fields = {
+        "samples_per_rank_step": throughput.samples_per_rank_step(grid),
+        "throughput": throughput.throughput(grid),
+        "step_s": throughput.step_time(grid),
+        "phases": split.means_s(),
+        "closure_error": split.closure_error,
+    }
+    return fields, split.gaps
 
 
 def _times(aligned: AlignedRun, epochs: Epochs, wanted: float | None) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from allpull.analyse.clock.host_clocks import align
+from allpull.analyse.io import over_time
 from allpull.analyse.io.over_time import COUNTED, MAX_INTERVALS, energy_of_epochs, epoch_spans, io_series
 from allpull.rundir.read.counters import COUNTERS_SCHEMA, GPUS_SCHEMA, PINGS_SCHEMA
 from allpull.rundir.read.events import EventLog
@@ -36,6 +37,23 @@ def rows(host: str, rank: int, samples: list[tuple[float, int | None]], **factor
 
 def counters(*parts: list[dict[str, Any]]) -> pl.DataFrame:
     return pl.DataFrame([row for part in parts for row in part], schema=COUNTERS_SCHEMA)
+
+
+@given(
+    samples=st.lists(st.integers(0, 9), max_size=6).map(sorted),
+    at=st.lists(st.integers(-2, 12), max_size=6),
+    data=st.data(),
+)
+def test_counters_between_samples_are_those_of_numpy(samples: list[int], at: list[int], data: st.DataObject) -> None:
+    """Bit for bit, also at two samples of one moment, with a single sample, and beyond the samples."""
+    amounts = data.draw(st.lists(st.integers(0, 10**12), min_size=len(samples), max_size=len(samples)))
+    known_at, values, moments = (np.array(part, dtype=np.float64) for part in (samples, amounts, at))
+    found = over_time._interpolated(moments, known_at, np.stack([values, 3 * values]))
+    for row, own in zip(found, (values, 3 * values), strict=True):
+        if len(samples):
+            np.testing.assert_array_equal(row, np.interp(moments, known_at, own, left=np.nan, right=np.nan))
+        else:
+            assert np.isnan(row).all()
 
 
 def test_rates_of_reads_and_of_storage():

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.analyse.program import MS, Program, late, records
+from tests.bucket_moments import each_bucket
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.replay.engine import replay
+from allpull.replay.recording import work
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.useful import sequential, useful_s
 from allpull.replay.window import CALL, REDUCE, STEP, Window
-from allpull.rundir.read import buckets
 from allpull.rundir.read.run import RunData, read_run
 from allpull.schema.events import DeviceStep
 from allpull.schema.gap import texts
@@ -233,7 +234,7 @@ def test_hostile_numbers_make_a_window_that_closes_or_none(data: Any) -> None:
         run,
         steps=steps.head(data.draw(st.integers(steps.height // 2, steps.height))),
         collectives=spoilt(run.collectives, ("begin_ns", "blocked_ns", "end_ns", "seq", "kind")),
-        ready=spoilt(buckets.each(ready), ("ready_ns",)).group_by("rank", "step", maintain_order=True).agg("ready_ns"),
+        ready=spoilt(each_bucket(ready), ("ready_ns",)).group_by("rank", "step", maintain_order=True).agg("ready_ns"),
     )
     found = record_window(AlignedRun(hostile))
     if isinstance(found, NoWindow):
@@ -271,6 +272,18 @@ def test_moments_of_buckets_are_read_from_disk_into_leads(tmp_path: Path) -> Non
     assert read.reductions.lead_s.tolist() == made.reductions.lead_s.tolist()
     assert read.reductions.seconds == pytest.approx(np.tile([0.016, 0.012, 0.008], (12, 1)), abs=1e-8)
     assert replay(read).total_s == pytest.approx(read.measured_s, abs=EXACT_S)
+
+
+@pytest.mark.parametrize("cells", [1, 12, 21])
+def test_work_is_the_same_however_many_steps_are_laid_out_together(cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = Program(meet="all_reduce", work={"pause": late(Program(), 3, 15)})
+    whole = window_of(records(program))
+    assert whole.steps.size * whole.ranks < work.BLOCK_CELLS
+    monkeypatch.setattr(work, "BLOCK_CELLS", cells)
+    parts = window_of(records(program))
+    assert {name: seconds.tolist() for name, seconds in parts.work.items()} == {
+        name: seconds.tolist() for name, seconds in whole.work.items()
+    }
 
 
 # Where in a step work is

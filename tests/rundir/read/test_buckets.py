@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.bucket_moments import each_bucket
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout
@@ -46,7 +47,7 @@ def test_moments_are_in_their_order_to_the_nanosecond(make_run: MakeRun) -> None
         (0, 2, [BASE_NS + 1, BASE_NS + 1, BASE_NS + 5]),
         (1, 3, [-3, BASE_NS]),
     ]
-    assert buckets.each(run.ready).rows() == [
+    assert each_bucket(run.ready).rows() == [
         (0, 0, 0, BASE_NS + 7),
         (0, 2, 0, BASE_NS + 1),
         (0, 2, 1, BASE_NS + 1),
@@ -142,7 +143,7 @@ def test_a_million_moments_read(make_run: MakeRun) -> None:
     path = root / layout.steps_file(0)
     header = json.loads(path.read_text().splitlines()[0])
     path.write_text(json.dumps({**header, "budget": 1 << 30}) + "\n" + frame.write_ndjson())
-    found = buckets.each(read_run(root).ready)
+    found = each_bucket(read_run(root).ready)
     assert found.height == 1_000_000
     assert found["bucket"].max() == 7
     assert found["ready_ns"].max() == 124_999 * 10**8 + 7 * 10**6

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -61,7 +62,7 @@ def lines(found: list[Any]) -> Lines[CountersHeader]:
 
 def read_both(found: list[Any]) -> bool:
     """Whether ``found`` is sound; both ways of reading agree on it, and on what it holds."""
-    columns = counters._columns(lines(found), RANKS)
+    columns = counters._columns([lines(found)], RANKS)
     try:
         tables, _ = counters._one_by_one(lines(found), RANKS, skip_damaged=False)
     except RunDirError:
@@ -79,6 +80,17 @@ def read_both(found: list[Any]) -> bool:
 @given(found=samples)
 def test_sound_samples_are_read_by_columns(found: list[dict[str, Any]]) -> None:
     assert read_both(found)
+
+
+@settings(max_examples=50, deadline=None)
+@given(files=st.lists(samples, min_size=1, max_size=3))
+def test_files_that_are_read_together_have_the_tables_of_each(files: list[list[dict[str, Any]]]) -> None:
+    together = counters._columns([lines(found) for found in files], RANKS)
+    each = [counters._columns([lines(found)], RANKS) or {} for found in files]
+    assert together is not None
+    for name, schema in counters.SCHEMAS.items():
+        none = pl.DataFrame(schema=schema)
+        assert together.get(name, none).equals(pl.concat([none, *(one.get(name, none) for one in each)])), name
 
 
 @settings(max_examples=200, deadline=None)

@@ -19,14 +19,15 @@ SCHEMA: dict[str, pl.DataType] = {
 }
 """Columns of reductions, sorted by ``KEYS``: ``reduction`` counts the meetings of a step of a rank from 0; ``networks``
 are the numbers of those that it reduced. ``begin_ns`` of the backward pass, and ``SPENT``, are null where they were not
-recorded.
+recorded; where no reduction is listed, the table has ``UNLISTED`` alone.
 """
+UNLISTED = (*KEYS, "networks", "arrival_ns", "done_ns")
 FIRST = "0"
 """The networks of a reduction that is not listed."""
 
 
 def every_reduction(steps: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
-    """The reductions (columns ``SCHEMA``) of ``steps`` (of ``rundir.read.steps``), some of which are ``listed``."""
+    """The reductions (columns ``SCHEMA``, or ``UNLISTED``) of ``steps`` (of ``rundir.read.steps``), some ``listed``."""
     moments = steps.select("rank", "step", "arrival_ns", "done_ns")
     if moments["arrival_ns"].null_count() or moments["done_ns"].null_count():  # else a copy of four whole columns
         moments = moments.drop_nulls()
@@ -39,10 +40,8 @@ def every_reduction(steps: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
         "step",
         pl.lit(0, dtype=pl.Int64).alias("reduction"),
         pl.lit(FIRST).alias("networks"),
-        pl.lit(None, dtype=pl.Int64).alias("begin_ns"),
         "arrival_ns",
         "done_ns",
-        *(pl.lit(None, dtype=pl.Int64).alias(name) for name in SPENT),
     )
     if listed.is_empty():
         return alone if _in_order(alone) else alone.sort(KEYS)
@@ -57,7 +56,7 @@ def every_reduction(steps: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
         .rename({"meeting": "reduction"})
         .join(steps.select("rank", "step"), on=["rank", "step"], how="semi")
     )
-    return pl.concat([alone, met.select(list(SCHEMA))]).sort(KEYS)
+    return pl.concat([alone, met.select(list(SCHEMA))], how="diagonal").select(list(SCHEMA)).sort(KEYS)
 
 
 def _in_order(alone: pl.DataFrame) -> bool:

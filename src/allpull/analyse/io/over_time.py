@@ -21,7 +21,9 @@ from allpull.units import NS_PER_S
 
 Floats = NDArray[np.float64]
 Curves = dict[str, list[tuple[Times, dict[str, Floats]]]]
-"""By host: the times of the samples of each rank, or other key, and its counters at them, NaN for not counted."""
+"""By host, for ranks (or other keys) that were sampled together: the times of their samples, and each counter at them,
+shape (ranks, samples), NaN for not counted.
+"""
 
 MAX_INTERVALS = 2000  # more than a page can show; longer series have longer intervals
 COUNTED = ("read_bytes", "read_calls", "write_bytes", "write_calls", "storage_read_bytes", "storage_write_bytes")
@@ -67,9 +69,9 @@ def io_series(
     curves, left_out = curves_of(counters, alignment, counted, key)
     of_hosts = [np.unique(np.concatenate([times for times, _ in ranks])) for ranks in curves.values()]
     edges = _at_most(max(of_hosts, key=len, default=np.zeros(1, dtype=np.int64)), MAX_INTERVALS)
-    every = [curve for ranks in curves.values() for curve in ranks]
     growth = {
-        name: _table([_growth(edges, times, of[name]) for times, of in every], edges.size - 1) for name in counted
+        name: np.concatenate([np.empty((0, edges.size - 1)), *(rows for rows in _growths(edges, curves, name))])
+        for name in counted
     }
     return IoSeries(
         begin_ns=edges[:-1],
@@ -88,9 +90,7 @@ def growth_within(curves: Curves, intervals: tuple[Times, Times], counted: Seque
     edges = np.unique(np.concatenate(intervals))
     is_inside = np.isin(edges[:-1], intervals[0])
     totals = {
-        name: sum(
-            float(_growth(edges, times, of[name])[is_inside].sum()) for ranks in curves.values() for times, of in ranks
-        )
+        name: sum(float(row.sum()) for rows in _growths(edges, curves, name) for row in rows[:, is_inside])
         for name in counted
     }
     return {name: None if np.isnan(total) else total for name, total in totals.items()}
@@ -98,7 +98,7 @@ def growth_within(curves: Curves, intervals: tuple[Times, Times], counted: Seque
 
 def sampled_by_all(curves: Curves, ranks: int, counter: str) -> tuple[int, int] | None:
     """The time in which ``counter`` of every rank was sampled, on the shared clock; None where one never was."""
-    known = [times[~np.isnan(of[counter])] for of_host in curves.values() for times, of in of_host]
+    known = [times[~np.isnan(values)] for of_host in curves.values() for times, of in of_host for values in of[counter]]
     times = [one for one in known if one.size]
     if len(times) < ranks:
         return None
@@ -111,7 +111,7 @@ def curves_of(
 ) -> tuple[Curves, tuple[str, ...]]:
     """The samples of each ``key`` by host, aligned; and the hosts whose clock is unknown.
 
-    Both are in the order of their first sample.
+    All are in the order of their first sample.
     """
     ordered = counters.sort("t_ns", maintain_order=True)
     times = ordered["t_ns"].to_numpy().copy()
@@ -123,11 +123,20 @@ def curves_of(
             else:
                 left_out.append(host)
     figures = {name: ordered[name].cast(pl.Float64).to_numpy() for name in counted}
-    curves: Curves = {}
+    together: dict[str, list[list[Times]]] = {}
     for host, _, places in _places_by(ordered, "host", key):
         if host not in left_out:
-            own = {name: values[places] for name, values in figures.items()}
-            curves.setdefault(host, []).append((times[places], own))
+            groups = together.setdefault(host, [])
+            if groups and np.array_equal(times[groups[-1][0]], times[places]):
+                groups[-1].append(places)
+            else:
+                groups.append([places])
+    curves = {
+        host: [
+            (times[rows[0]], {name: values[rows] for name, values in figures.items()}) for rows in map(np.stack, groups)
+        ]
+        for host, groups in together.items()
+    }
     return curves, tuple(left_out)
 
 
@@ -174,7 +183,7 @@ def energy_of_epochs(gpus: pl.DataFrame, epochs: pl.DataFrame) -> list[EpochEner
             times, used_j = _energy_curve(samples)
             for epoch, begin_ns, end_ns in spans.select("epoch", "begin_ns", "end_ns").rows():
                 edges = np.array([begin_ns, end_ns], dtype=np.int64)
-                used_of_epoch.setdefault(epoch, []).append(float(_growth(edges, times, used_j)[0]))
+                used_of_epoch.setdefault(epoch, []).append(float(_growth(edges, times, used_j[None])[0, 0]))
     return [
         EpochEnergy(epoch=epoch, energy_j=None if np.isnan(parts).any() else sum(parts), gpus=len(parts))
         for epoch, parts in sorted(used_of_epoch.items())
@@ -192,23 +201,44 @@ def _energy_curve(samples: pl.DataFrame) -> tuple[Times, Floats]:
     return times, np.concatenate([[0.0], np.cumsum(energy_j)]) if times.size else energy_j
 
 
-def _growth(edges_ns: Times, times_ns: Times, values: Floats) -> Floats:
-    """By how much a counter grew between every two edges; NaN where they reach beyond its samples.
+def _growths(edges_ns: Times, curves: Curves, counter: str) -> Iterator[Floats]:
+    """``_growth`` of a counter, for the ranks of each host in turn."""
+    return (_growth(edges_ns, times, of[counter]) for ranks in curves.values() for times, of in ranks)
 
-    A counter that falls was reset; this counts as no growth.
+
+def _growth(edges_ns: Times, times_ns: Times, values: Floats) -> Floats:
+    """By how much a counter of several ranks grew between every two edges; NaN where they reach beyond its samples.
+
+    ``values`` (ranks, samples); a counter that falls was reset; this counts as no growth.
     """
     known = ~np.isnan(values)
-    if not known.any():
-        return np.full(edges_ns.size - 1, np.nan)
     start = times_ns[0]  # floats hold times since the start to the nanosecond
-    at, since = (edges_ns - start).astype(np.float64), (times_ns[known] - start).astype(np.float64)
-    growth: Floats = np.maximum(np.diff(np.interp(at, since, values[known], left=np.nan, right=np.nan)), 0)
+    at, since = (edges_ns - start).astype(np.float64), (times_ns - start).astype(np.float64)
+    if known.all():
+        amounts = _interpolated(at, since, values)
+    else:
+        amounts = np.array(
+            [_interpolated(at, since[own], row[None, own])[0] for own, row in zip(known, values, strict=True)]
+        )
+    growth: Floats = np.maximum(np.diff(amounts, axis=1), 0)
     return growth
 
 
-def _table(parts: list[Floats], size: int) -> Floats:
-    """``parts``, each of shape (size,), as rows."""
-    return np.array(parts, dtype=np.float64).reshape(len(parts), size)
+def _interpolated(at: Floats, known_at: Floats, values: Floats) -> Floats:
+    """Each row of ``values`` (rows, moments) at other moments, as ``np.interp`` has it for one; NaN outside."""
+    if not known_at.size:
+        return np.full((values.shape[0], at.size), np.nan)
+    if known_at.size == 1:
+        return np.where(at == known_at, values, np.nan)
+    place = np.searchsorted(known_at, at, side="right") - 1
+    left = np.clip(place, 0, known_at.size - 2)
+    apart = known_at[left + 1] - known_at[left]
+    with np.errstate(divide="ignore", invalid="ignore"):  # of two samples at one moment the later one counts
+        slope = (values[:, left + 1] - values[:, left]) / apart
+        between = slope * (at - known_at[left]) + values[:, left]
+    exact = np.where(known_at[np.maximum(place, 0)] == at, values[:, np.maximum(place, 0)], between)
+    inside: Floats = np.where((at >= known_at[0]) & (at <= known_at[-1]), exact, np.nan)
+    return inside
 
 
 def _sum(table: Floats) -> Floats:

@@ -19,7 +19,6 @@ from allpull.schema.steps import PHASES
 from allpull.units import NS_PER_S
 
 Floats = NDArray[np.float64]
-REDUCED = ("begin_ns", "arrival_ns", "done_ns")  # moments of step records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -67,7 +66,7 @@ def arrange(
         samples=cells.filled(records["samples"]),
         spans_s={phase: cells.seconds(records[f"{phase}_ns"]) for phase in PHASES},
         called_s=cells.seconds(records["collective_ns"]),
-        **_reduced(of_steps(records.select("rank", "step", *REDUCED), steps), reductions, steps, ranks),
+        **_reduced(records, cells, reductions, steps),
         busy_s=cells.seconds(records["busy_ns"]) if "busy_ns" in records.columns else cells.nothing(),
     )
 
@@ -81,11 +80,12 @@ def walls(records: pl.DataFrame, steps: NDArray[np.int64], ranks: int) -> Floats
 class _Cells:
     """Where each row of some records belongs in a grid; ``inside``: which rows do, None for all of them.
 
-    One column is placed at a time: all of them together would be a second copy of the records.
+    One column is placed at a time, by numpy: all of them together would be a second copy of the records, and polars
+    keeps memory that it has used.
     """
 
     place: NDArray[np.int64]
-    inside: pl.Series | None
+    inside: NDArray[np.bool_] | None
     shape: tuple[int, int]
 
     @classmethod
@@ -93,44 +93,57 @@ class _Cells:
         step, rank = records["step"].to_numpy(), records["rank"].to_numpy()
         row = np.searchsorted(steps, step)
         inside = steps[np.minimum(row, steps.size - 1)] == step if steps.size else np.zeros(step.size, dtype=np.bool_)
-        place = row * ranks + rank
+        row *= ranks
+        row += rank
         if inside.all():
-            return cls(place=place, inside=None, shape=(steps.size, ranks))
-        return cls(place=place[inside], inside=pl.Series(inside), shape=(steps.size, ranks))
+            return cls(place=row, inside=None, shape=(steps.size, ranks))
+        return cls(place=row[inside], inside=inside, shape=(steps.size, ranks))
 
     def nothing(self) -> Floats:
         return np.broadcast_to(np.nan, self.shape)  # one number: what was not measured takes no memory
+
+    def kept(self, values: pl.Series) -> NDArray[Any]:
+        """Those of ``values`` that have a place; floats where some are null, which become NaN."""
+        every: NDArray[Any] = values.to_numpy()
+        return every if self.inside is None else every[self.inside]
 
     def filled(self, values: pl.Series) -> Floats:
         if values.null_count() == values.len():
             return self.nothing()
         cells = np.full(self.shape, np.nan)
-        values = values if self.inside is None else values.filter(self.inside)
-        cells.reshape(-1)[self.place] = values.cast(pl.Float64).to_numpy()  # nulls become NaN
+        cells.reshape(-1)[self.place] = self.kept(values)
         return cells
 
     def seconds(self, ns: pl.Series) -> Floats:
         return self.filled(_seconds(ns))
 
+    def earliest(self, ns: pl.Series) -> NDArray[np.int64]:
+        """The least of any rank, shape (steps,)."""
+        cells = np.full(self.shape, np.iinfo(np.int64).max)
+        cells.reshape(-1)[self.place] = self.kept(ns)
+        earliest: NDArray[np.int64] = cells.min(axis=1)
+        return earliest
+
 
 def _reduced(
-    records: pl.DataFrame, reductions: pl.DataFrame | None, steps: NDArray[np.int64], ranks: int
+    records: pl.DataFrame, cells: _Cells, reductions: pl.DataFrame | None, steps: NDArray[np.int64]
 ) -> dict[str, NDArray[Any]]:
-    """The parts of a ``Grid`` that are of reductions."""
+    """The parts of a ``Grid`` that are of reductions; ``cells``: where the ``records`` belong in it."""
+    ranks = cells.shape[1]
     if reductions is None:
         reductions = every_reduction(records, pl.DataFrame(schema=LISTED_SCHEMA))
-    start = records.group_by("step").agg(pl.col("begin_ns").min()).sort("step")
-    wanted = reductions.select("rank", "step", "reduction", "networks", "arrival_ns", "done_ns")
-    table = matched(of_steps(wanted, start["step"].to_numpy()), ranks).filter(pl.col("rank").is_between(0, ranks - 1))
-    place = table["reduction"].to_numpy()
-    row, rank = np.searchsorted(steps, table["step"].to_numpy()), table["rank"].to_numpy()
-    start_ns = start["begin_ns"].to_numpy()[np.searchsorted(start["step"].to_numpy(), table["step"].to_numpy())]
+    own = _Cells.of(reductions, steps, ranks)
+    row, place = own.place // ranks, own.kept(reductions["reduction"])
+    start_ns = cells.earliest(records["begin_ns"])[row]
     shape = (int(place.max(initial=0)) + 1, steps.size, ranks)
+    at = place * (steps.size * ranks) + own.place
     arrival_s, done_s = np.full(shape, np.nan), np.full(shape, np.nan)
-    for cells, name in ((arrival_s, "arrival_ns"), (done_s, "done_ns")):
-        cells[place, row, rank] = _seconds(table[name] - pl.Series(start_ns)).to_numpy()
+    for moments_s, name in ((arrival_s, "arrival_ns"), (done_s, "done_ns")):
+        moments_s.reshape(-1)[at] = _seconds(pl.Series(own.kept(reductions[name]) - start_ns)).to_numpy()
+    met = reductions.select("step", "reduction", "networks")
+    known = matched(met if own.inside is None else met.filter(own.inside), ranks)["known"].to_numpy()
     alike = np.ones(shape[:2], dtype=np.bool_)
-    alike[place, row] = table["known"].to_numpy()
+    alike[place, row] = known
     return {"arrival_s": arrival_s, "done_s": done_s, "alike": alike}
 
 

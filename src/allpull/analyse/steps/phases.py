@@ -139,8 +139,13 @@ def split(
     seconds = with_host(
         seconds, reducing_s=blocked.seconds, called_s=calls.seconds, busy_s=grid.busy_s, wall_s=grid.wall_s
     )
-    known = sum((times for times in seconds.values() if times is not None), start=np.zeros_like(grid.wall_s))
-    seconds["other"] = other = np.maximum(grid.wall_s - known, 0)
+    known = np.zeros_like(grid.wall_s)
+    for phase_s in seconds.values():
+        if phase_s is not None:
+            known += phase_s
+    other = grid.wall_s - known
+    seconds["other"] = np.maximum(other, 0, out=other)
+    known += other
     count = int(violations.sum())
     gaps = (
         *_gaps_of_spans(grid),
@@ -149,7 +154,7 @@ def split(
         *_gap_of_violations(grid, count),
         *_gap_of_clocks(seconds["wait"], bound_s),
     )
-    closure_error = _closure_error(known + other, grid.wall_s)
+    closure_error = _closure_error(known, grid.wall_s)
     return Phases(seconds=seconds, closure_error=closure_error, violations=count, gaps=gaps)
 
 
@@ -164,8 +169,12 @@ def _blocked(grid: Grid, *, compares: bool, slack_s: float) -> _Blocked:
     """Time between the arrival of a rank at each reduction of gradients and their return, all of a step together."""
     arrival, done = grid.arrival_s, grid.done_s
     known = ~np.isnan(arrival) & ~np.isnan(done)
-    blocked = np.where(known, np.maximum(done - arrival, 0), 0.0).sum(axis=0)
-    backwards: Bools = np.any(known & (done - arrival < -CLOCK_SLACK_S), axis=0)
+    lasted = done - arrival
+    backwards: Bools = np.any(known & (lasted < -CLOCK_SLACK_S), axis=0)
+    np.maximum(lasted, 0, out=lasted)  # in place, as below: each of these arrays may be as large as a column of a run
+    lasted[~known] = 0.0
+    blocked = lasted.sum(axis=0)
+    del lasted
     recorded: Bools = np.any(known, axis=0)
     if not recorded.any():
         alone = (
@@ -206,7 +215,8 @@ def _closure_error(phases: Floats, wall: Floats) -> float | None:
     total = wall.sum(axis=0)
     if not (total > 0).all():
         return None
-    excess = np.abs(phases - wall).sum(axis=0)
+    excess = phases - wall
+    excess = np.abs(excess, out=excess).sum(axis=0)
     return float((excess / total).max())
 
 

@@ -19,7 +19,7 @@ backward.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -29,6 +29,7 @@ from allpull.analyse.collectives.reductions import with_meetings
 from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_sizes
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.window import Reductions
+from allpull.rundir.read.buckets import counts
 from allpull.rundir.read.events import EventLog
 from allpull.units import NS_PER_S
 
@@ -54,56 +55,78 @@ class Leads:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LeadTimes:
-    """How long before the arrival of its rank each bucket was ready: arrays of one shape, by rank, step and bucket.
+    """How long before the arrival of its rank each bucket was ready, one reduction of a rank after the other.
 
-    ``meeting``: the reduction of the step; ``network``: that whose bucket it is.
+    Arrays with an entry per reduction of a rank and network, in order of ``rank``, ``step``, ``meeting`` (the reduction
+    of the step) and ``network``; its ``buckets`` are in ``lead_ns`` from ``first`` on.
     """
 
     rank: Ints
     step: Ints
     meeting: Ints
     network: Ints
-    bucket: Ints
+    first: Ints
+    buckets: Ints
     lead_ns: Ints
 
     def of(self, rows: Ints, network: int) -> LeadTimes:
         """Those of ``network`` whose entry in ``rows`` is not negative; the entry is then the ``step``."""
         kept = (rows >= 0) & (self.network == network)
-        if kept.all():
-            return replace(self, step=rows)
-        parts = {one.name: getattr(self, one.name)[kept] for one in fields(self)}
-        return LeadTimes(**{**parts, "step": rows[kept]})
+        entries = ("rank", "meeting", "network", "first", "buckets")
+        return replace(self, step=rows[kept], **{name: getattr(self, name)[kept] for name in entries})
 
 
-def all_leads(ready: pl.DataFrame, listed: pl.DataFrame) -> LeadTimes:
-    """How long before the arrival of its rank each bucket was ready.
+def all_leads(ready: pl.DataFrame, listed: pl.DataFrame, numbers: Ints) -> LeadTimes:
+    """How long before the arrival of its rank each bucket was ready, in steps ``numbers``, which are consecutive.
 
-    ``ready``: columns of ``rundir.read.buckets.each``; ``listed``: of ``rundir.read.reductions.SCHEMA``; both with
-    moments of each rank's own clock, sorted by rank and step.
+    ``ready``: columns of ``rundir.read.buckets.SCHEMA``; ``listed``: of ``rundir.read.reductions.SCHEMA``, of these
+    steps; both with moments of each rank's own clock, sorted by rank and step.
     """
+    inside = ready["step"].is_between(int(numbers[0]), int(numbers[-1]))
     if listed.is_empty():
-        return _alone(ready)
+        return _alone(ready, inside.to_numpy())
+    ready = ready.filter(inside)
+    keys = ["rank", "step", "meeting", "network"]
     arrived = pl.col("arrival_ns").max().over("rank", "step", "meeting")
-    each = with_meetings(listed).with_columns(
-        arrived.alias("arrived_ns"), pl.int_ranges(pl.col("ready_ns").list.len().cast(pl.Int64)).alias("bucket")
-    )
-    several = each.explode("bucket", "ready_ns").select(
-        "rank", "step", "meeting", "network", "bucket", (pl.col("arrived_ns") - pl.col("ready_ns")).alias("lead_ns")
-    )
+    several = with_meetings(listed).select(*keys, arrived.alias("arrived_ns"), "ready_ns")
     apart = ready.join(listed.select("rank", "step").unique(), on=["rank", "step"], how="anti", maintain_order="left")
-    alone = pl.DataFrame({one.name: getattr(_alone(apart), one.name) for one in fields(LeadTimes)})
-    both = pl.concat([alone, several.cast(pl.Int64)]).sort("rank", "step", "meeting", "network", "bucket")
-    return LeadTimes(**{name: both[name].to_numpy() for name in both.columns})
+    zero = pl.lit(0, dtype=pl.Int64)
+    alone = apart.select(
+        "rank",
+        "step",
+        zero.alias("meeting"),
+        zero.alias("network"),
+        pl.col("ready_ns").list.last().alias("arrived_ns"),
+        "ready_ns",
+    )
+    place = pl.int_ranges(pl.col("ready_ns").list.len().cast(pl.Int64)).alias("bucket")
+    each = pl.concat([alone, several.cast(alone.schema)]).with_columns(place).explode("bucket", "ready_ns")
+    ordered = each.sort(*keys, "bucket")
+    first = np.flatnonzero(ordered["bucket"].to_numpy() == 0)
+    return LeadTimes(
+        **{name: ordered[name].to_numpy()[first] for name in keys},
+        first=first,
+        buckets=np.diff(np.append(first, ordered.height)),
+        lead_ns=(ordered["arrived_ns"] - ordered["ready_ns"]).to_numpy(),
+    )
 
 
-def _alone(ready: pl.DataFrame) -> LeadTimes:
-    """Of steps with one reduction, which begins when their last bucket was ready."""
-    rank, step, bucket, ready_ns = (ready[name].to_numpy() for name in ("rank", "step", "bucket", "ready_ns"))
-    starts = np.flatnonzero((np.diff(rank, prepend=-1) != 0) | (np.diff(step, prepend=-1) != 0))
-    ends = np.append(starts[1:], rank.size)[: starts.size]
-    zero = np.broadcast_to(np.int64(0), rank.shape)
-    lead_ns = np.repeat(ready_ns[ends - 1], ends - starts) - ready_ns
-    return LeadTimes(rank=rank, step=step, meeting=zero, network=zero, bucket=bucket, lead_ns=lead_ns)
+def _alone(ready: pl.DataFrame, inside: NDArray[np.bool_]) -> LeadTimes:
+    """Of steps with one reduction, which begins when their last bucket was ready; ``inside``: of these rows."""
+    every = counts(ready)
+    buckets, ready_ns = every[inside], ready["ready_ns"].explode().to_numpy()[np.repeat(inside, every)]
+    ends = np.cumsum(buckets)
+    lead_ns = np.repeat(ready_ns[ends - 1], buckets)
+    lead_ns -= ready_ns
+    return LeadTimes(
+        rank=ready["rank"].to_numpy()[inside],
+        step=ready["step"].to_numpy()[inside],
+        meeting=np.broadcast_to(np.int64(0), ends.shape),
+        network=np.broadcast_to(np.int64(0), ends.shape),
+        first=ends - buckets,
+        buckets=buckets,
+        lead_ns=lead_ns,
+    )
 
 
 def leads(inside: LeadTimes, worked_s: Floats, least: int = 2) -> Leads | None:
@@ -114,17 +137,12 @@ def leads(inside: LeadTimes, worked_s: Floats, least: int = 2) -> Leads | None:
         worked_s: from the begin of the step to the arrival, shape (reductions, ranks).
         least: 2, since a single moment is the arrival.
     """
-    bucket = inside.bucket
-    starts = np.flatnonzero(bucket == 0)
-    counts = np.diff(np.append(starts, bucket.size))
-    buckets = int(np.bincount(counts, minlength=1).argmax())
+    buckets = int(np.bincount(inside.buckets, minlength=1).argmax())
     if buckets < least:
         return None
-    starts = starts[counts == buckets]
-    row, rank, lead_ns = inside.step[starts], inside.rank[starts], inside.lead_ns
-    is_even = starts.size * buckets == lead_ns.size
-    lead_ns = lead_ns.reshape(-1, buckets) if is_even else lead_ns[starts[:, None] + np.arange(buckets)]
-    lead_s = lead_ns / NS_PER_S
+    kept = inside.buckets == buckets
+    row, rank = inside.step[kept], inside.rank[kept]
+    lead_s = _rows(inside.lead_ns, inside.first[kept], buckets) / NS_PER_S
     sound = lead_s[:, 0] <= np.maximum(worked_s[row, rank], 0)  # no gradient is ready before its step begins
     if not sound.all():  # else copies of as much as all moments of a window
         row, rank, lead_s = row[sound], rank[sound], lead_s[sound]
@@ -133,12 +151,24 @@ def leads(inside: LeadTimes, worked_s: Floats, least: int = 2) -> Leads | None:
     missing = int((~known).sum())
     if missing > MISSING_SHARE * known.size or not known.any(axis=0).all():
         return None
-    of_rank = np.zeros((worked_s.shape[1], worked_s.shape[0], buckets))
-    of_rank[rank, row] = lead_s
+    shape = (worked_s.shape[1], worked_s.shape[0], buckets)
+    if known.all() and (np.diff(rank * worked_s.shape[0] + row) > 0).all():
+        of_rank = lead_s.reshape(shape)  # they are all there, and in order
+    else:
+        of_rank = np.zeros(shape)
+        of_rank[rank, row] = lead_s
     for one in np.flatnonzero(~known.all(axis=0)):
         of_rank[one, ~known[:, one]] = np.median(of_rank[one, known[:, one]], axis=0)
     most_s = np.maximum(worked_s, 0)[:, None, :]
     return Leads(seconds=np.minimum(of_rank.transpose(1, 2, 0), most_s, order="C"), missing=missing)
+
+
+def _rows(values: Ints, first: Ints, count: int) -> Ints:
+    """``count`` values from each of ``first`` on, as rows."""
+    if first.size and (np.diff(first) == count).all():
+        return values[first[0] : first[0] + first.size * count].reshape(-1, count)
+    rows: Ints = values[first[:, None] + np.arange(count)]
+    return rows
 
 
 def sizes(events: Mapping[int, EventLog], step: int, buckets: int | None, network: int = 0) -> Ints | None:

@@ -19,23 +19,17 @@ from allpull.analyse.collectives.matching import OPAQUE, Matched
 from allpull.analyse.steps.device import with_host
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.recording import bucket_times
-from allpull.replay.recording.calls import Calls, Moments, calls, in_window, moments
+from allpull.replay.recording.calls import Calls, Moments, StepRecords, calls, in_window, moments, step_records
 from allpull.replay.recording.meetings import Events, order_events
 from allpull.replay.recording.segments import in_segments
 from allpull.replay.recording.step_choice import ChosenSteps, NoWindow, choose_steps, shorten
 from allpull.replay.recording.work import PHASES, lay_out_work
 from allpull.replay.window import CALL, REDUCE, WORK, Level, Reductions, Window
-from allpull.rundir.read import buckets
 from allpull.schema.gap import Gap
 from allpull.units import NS_PER_S, show_time
 
 FEW = 0.05  # of the rank-steps: a median may replace so many
 OF_HOST = ("paced", "issued", "fetched")
-RECORDED = {
-    *("step", "begin_ns", "end_ns", "samples", "elements", "collective_ns", "busy_ns", "queued_ns"),
-    *(f"{name}_ns" for name in (*PHASES, *OF_HOST)),
-}
-"""Columns of step records that a window is made of."""
 SMALL_SHARE = 1e-3  # of a step: unmatched collectives below it are the cost of recording their ends
 
 __all__ = ["NoWindow", "Record", "record_window"]
@@ -52,7 +46,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         return steps
     ranks = run.record.ranks
     steps = shorten(steps, ranks=ranks, events=_count(aligned, steps), buckets=_buckets(aligned, steps))
-    records = in_window(aligned.steps.select(name for name in aligned.steps.columns if name in RECORDED), steps.steps)
+    records = step_records(aligned.steps, steps.steps)
     recorded = moments(records, in_window(aligned.reductions, steps.steps), ranks)
     apart_s = float(recorded.begin_s[0].max() - recorded.end_s[-1].min())
     if apart_s > aligned.clock.slack_ns / NS_PER_S:
@@ -66,6 +60,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         return NoWindow(reason="no collective of these steps could be matched across ranks: nobody is seen to wait")
     phases, host_s = _phases(records, recorded, events)
     work = lay_out_work(*in_segments(events, recorded, phases, host_s))
+    del phases, host_s  # as large as the records of a long run
     reductions, level, more_gaps = _reductions(aligned, steps, recorded, events)
     reductions = _with_own(reductions, recorded, events, work)
     paced_s, issued_s, fetched_s = (_seconds_or_none(records, f"{name}_ns", ranks) for name in OF_HOST)
@@ -144,15 +139,15 @@ def _gap_of_unmatched(called: pl.DataFrame, uses: pl.DataFrame, recorded: Moment
         yield Gap(kind="blocked in other", text=text, seconds=each_s)
 
 
-def _matrix(records: pl.DataFrame, name: str, ranks: int) -> Floats:
+def _matrix(records: StepRecords, name: str, ranks: int) -> Floats:
     """Column ``name`` of ``records``, which go by rank and step, as an array of shape (steps, ranks); NaN for null."""
     values = records[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     return np.ascontiguousarray(values.reshape(ranks, -1).T)
 
 
-def _seconds_or_none(records: pl.DataFrame, name: str, ranks: int) -> Floats | None:
+def _seconds_or_none(records: StepRecords, name: str, ranks: int) -> Floats | None:
     """Column ``name`` in s, (steps, ranks), 0 for null; None where there is no such column, or nothing in it."""
-    if name not in records.columns or not records[name].count():
+    if name not in records or not records[name].count():
         return None
     return np.nan_to_num(_matrix(records, name, ranks)) / NS_PER_S
 
@@ -169,7 +164,7 @@ def _queued(recorded_s: Floats) -> tuple[Floats | None, list[Gap]]:
     return np.where(lacks, np.nanmedian(recorded_s, axis=0), recorded_s), [gap] if lacks.any() else []
 
 
-def _phases(records: pl.DataFrame, recorded: Moments, events: Events) -> tuple[dict[str, Floats], Floats | None]:
+def _phases(records: StepRecords, recorded: Moments, events: Events) -> tuple[dict[str, Floats], Floats | None]:
     """Seconds of each of ``PHASES`` without time blocked in events, shape (steps, ranks); and of ``host``, if known."""
     ranks = recorded.end_s.shape[1]
     seconds = {name: np.nan_to_num(_matrix(records, f"{name}_ns", ranks)) / NS_PER_S for name in PHASES}
@@ -182,7 +177,7 @@ def _phases(records: pl.DataFrame, recorded: Moments, events: Events) -> tuple[d
         np.add.at(inside_s, events.step_of[at], np.where(events.inside[at] == WORK.index(name), blocked_s, 0))
         seconds[name] = np.maximum(seconds[name] - inside_s, 0)
     np.add.at(called_s, events.step_of[at], blocked_s)
-    if "busy_ns" not in records.columns:
+    if "busy_ns" not in records:
         return seconds, None
     recorded_s = np.nan_to_num(_matrix(records, "collective_ns", ranks)) / NS_PER_S
     called_s = np.maximum(called_s, recorded_s)  # some of them are no events
@@ -203,7 +198,7 @@ def _reductions(
     at = events.kind == REDUCE
     stand_s, leave_s = events.stand_s[at], events.leave_s[at]
     listed = in_window(aligned.listed, steps.steps)
-    leads = bucket_times.all_leads(buckets.each(in_window(aligned.ready, steps.steps)), listed)
+    leads = bucket_times.all_leads(aligned.ready, listed, steps.steps)
     of_networks = [
         _of_networks(aligned, recorded, place, (stand_s, leave_s), (int(steps.steps[0]), leads))
         for place in range(len(reduced.names))

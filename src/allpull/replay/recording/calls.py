@@ -80,6 +80,28 @@ class Calls:
     inside: Places
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class StepRecords:
+    """The step records of a window: ``inside`` are those of ``of_run`` (columns of ``rundir.read.steps.SCHEMA``).
+
+    A column is taken out where it is read: all of them together would be a second copy of the run.
+    """
+
+    of_run: pl.DataFrame
+    inside: pl.Series
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.of_run.columns
+
+    def __getitem__(self, name: str) -> pl.Series:
+        return self.of_run[name].filter(self.inside).rechunk()
+
+
+def step_records(of_run: pl.DataFrame, numbers: Ints) -> StepRecords:
+    """The records ``of_run`` of steps ``numbers``, which are consecutive."""
+    return StepRecords(of_run=of_run, inside=of_run["step"].is_between(int(numbers[0]), int(numbers[-1])))
+
+
 def in_window(records: pl.DataFrame, numbers: Ints) -> pl.DataFrame:
     """The rows of ``records`` that are of steps ``numbers``, which are consecutive.
 
@@ -89,7 +111,7 @@ def in_window(records: pl.DataFrame, numbers: Ints) -> pl.DataFrame:
     return pl.DataFrame([column.filter(inside).rechunk() for column in records.iter_columns()])
 
 
-def moments(steps: pl.DataFrame, reductions: pl.DataFrame, ranks: int) -> Moments:
+def moments(steps: StepRecords, reductions: pl.DataFrame, ranks: int) -> Moments:
     """The moments of ``steps``, all of which all ``ranks`` ranks recorded, with the ``reductions`` in them.
 
     Columns of ``rundir.read.steps.SCHEMA`` and ``analyse.collectives.reductions.SCHEMA``. A step begins when the one
@@ -112,17 +134,19 @@ def moments(steps: pl.DataFrame, reductions: pl.DataFrame, ranks: int) -> Moment
 
 
 def _reduced(known: pl.DataFrame, first: int, ranks: int, origin_ns: int) -> Reduced:
-    ordered = known.sort("step", "reduction", "rank")
-    of_first = ordered.gather_every(ranks)
+    """The reductions ``known`` of all ranks, sorted by rank: that each rank has the same ones makes rows of them."""
+    of_first = known.head(known.height // ranks)
     names = of_first["networks"].unique(maintain_order=True).to_list()
 
-    def cells(name: str) -> Floats:
-        values = ordered.select((pl.col(name) - origin_ns).cast(pl.Float64).fill_null(float("nan")))
-        table: Floats = values.to_series().to_numpy().reshape(-1, ranks) / NS_PER_S
-        return table
+    def cells(name: str, since_ns: int = origin_ns) -> Floats:
+        if name not in known.columns:
+            return np.broadcast_to(np.nan, (of_first.height, ranks))  # one number: it takes no memory
+        values = known.select((pl.col(name) - since_ns).cast(pl.Float64).fill_null(float("nan")))
+        table: Floats = np.array(values.to_series().to_numpy().reshape(ranks, of_first.height).T, order="C")
+        return np.divide(table, NS_PER_S, out=table)
 
     arrival_s = cells("arrival_ns")
-    spent = [ordered[name].cast(pl.Float64).fill_null(float("nan")).to_numpy().reshape(-1, ranks) for name in SPENT]
+    unknown = np.broadcast_to(np.nan, (len(SPENT), *arrival_s.shape))
     return Reduced(
         step_of=(of_first["step"].to_numpy() - first).astype(np.intp),
         place=of_first["reduction"].to_numpy().astype(np.intp),
@@ -131,7 +155,7 @@ def _reduced(known: pl.DataFrame, first: int, ranks: int, origin_ns: int) -> Red
         begin_s=cells("begin_ns"),
         arrival_s=arrival_s,
         done_s=np.maximum(cells("done_ns"), arrival_s),
-        spent_s=np.stack(spent) / NS_PER_S,
+        spent_s=np.stack([cells(name, 0) for name in SPENT]) if SPENT[0] in known.columns else unknown,
     )
 
 

@@ -15,7 +15,7 @@ The remainder is ``host`` and ``other``, mixed evenly.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,6 +31,8 @@ PHASES = WORK[:7]
 """Phases that records have; ``host`` and ``other`` are the remainder."""
 BACKWARD = PHASES.index("backward")
 MOST_LOOKS = 50  # events of a kind that are examined to find their place: it is the same in all steps
+
+BLOCK_CELLS = 1 << 15  # steps × ranks whose work is laid out together: small enough for the caches of a CPU
 
 Rows = NDArray[np.intp]
 
@@ -49,6 +51,15 @@ class _Steps:
     since_s: Floats
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """Some steps from ``first`` on; ``by_place``: their events that are the first of a step, then the second, ..."""
+
+    first: int
+    steps: int
+    by_place: list[Rows]
+
+
 def lay_out_work(
     events: Events, begin_s: Floats, phases: Mapping[str, Floats], host_s: Floats | None
 ) -> dict[str, Floats]:
@@ -64,27 +75,31 @@ def lay_out_work(
     """
     steps = _steps(events, begin_s, phases)
     targets_s = _targets(events, steps)
-    work = {name: np.zeros(events.stand_s.shape) for name in WORK}
-    done_s = np.zeros_like(steps.until_s[:-1])
-    in_phases_s, worked_s = np.zeros_like(steps.rest_s), np.zeros_like(steps.rest_s)
     share = np.zeros_like(steps.rest_s)
     if host_s is not None:
         np.divide(np.minimum(host_s, steps.rest_s), steps.rest_s, out=share, where=steps.rest_s > 0)
-    for rows in _by_place(events):
-        step = events.step_of[rows]
-        before_s, now_s = in_phases_s[step], steps.worked_s[rows]
-        least_s = np.maximum(before_s, now_s - steps.rest_s[step])
-        most_s = np.minimum(before_s + steps.since_s[rows], steps.until_s[-1][step])
-        reached_s = np.clip(targets_s[rows], least_s, np.maximum(most_s, least_s))
-        in_phases_s[step] = reached_s
-        left_s = np.maximum(now_s - worked_s[step] - (reached_s - before_s), 0)
-        worked_s[step] = now_s
-        work["host"][rows], work["other"][rows] = share[step] * left_s, (1 - share[step]) * left_s
-        for place, name in enumerate(PHASES):
-            length_s = steps.until_s[place + 1][step] - steps.until_s[place][step]
-            whole_s = np.clip(reached_s - steps.until_s[place][step], 0, length_s)
-            work[name][rows] = whole_s - done_s[place][step]
-            done_s[place][step] = whole_s
+    work = {name: np.zeros(events.stand_s.shape) for name in WORK}  # takes memory where it is written
+    done_in = [place for place, name in enumerate(PHASES) if phases[name].any()]
+    for own in _blocks(events):
+        in_phases_s, worked_s = np.zeros((own.steps, begin_s.size)), np.zeros((own.steps, begin_s.size))
+        done_s = np.zeros((len(PHASES), own.steps, begin_s.size))
+        for rows in own.by_place:
+            step = events.step_of[rows]
+            here, until_s = step - own.first, steps.until_s[:, step]
+            before_s, now_s = in_phases_s[here], steps.worked_s[rows]
+            least_s = np.maximum(before_s, now_s - steps.rest_s[step])
+            most_s = np.minimum(before_s + steps.since_s[rows], until_s[-1])
+            reached_s = np.clip(targets_s[rows], least_s, np.maximum(most_s, least_s))
+            in_phases_s[here] = reached_s
+            left_s = np.maximum(now_s - worked_s[here] - (reached_s - before_s), 0)
+            worked_s[here] = now_s
+            if host_s is not None:
+                work["host"][rows] = share[step] * left_s
+            work["other"][rows] = (1 - share[step]) * left_s
+            for place in done_in:
+                whole_s = np.clip(reached_s - until_s[place], 0, until_s[place + 1] - until_s[place])
+                work[PHASES[place]][rows] = whole_s - done_s[place][here]
+                done_s[place][here] = whole_s
     return {name: seconds for name, seconds in work.items() if seconds.any()}
 
 
@@ -111,12 +126,17 @@ def _ends(events: Events) -> Bools:
     return ends
 
 
-def _by_place(events: Events) -> list[Rows]:
-    """The events of all steps that are the first of their step, then the second, and so on."""
-    starts = np.searchsorted(events.step_of, events.step_of)
-    place = np.arange(events.step_of.size) - starts
-    order = np.argsort(place, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(place[order])) + 1)
+def _blocks(events: Events) -> Iterator[_Block]:
+    """The steps of ``events`` in blocks of ``BLOCK_CELLS``."""
+    steps, ranks = int(events.step_of[-1]) + 1, events.stand_s.shape[1]
+    size = max(1, BLOCK_CELLS // ranks)
+    for first in range(0, steps, size):
+        begin, end = np.searchsorted(events.step_of, [first, first + size])
+        of_block = events.step_of[begin:end]
+        place = np.arange(of_block.size) - np.searchsorted(of_block, of_block)
+        order = np.argsort(place, kind="stable")
+        by_place = np.split(begin + order, np.flatnonzero(np.diff(place[order])) + 1)
+        yield _Block(first=first, steps=min(size, steps - first), by_place=by_place)
 
 
 def _targets(events: Events, steps: _Steps) -> Floats:

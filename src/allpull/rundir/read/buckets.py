@@ -36,19 +36,11 @@ def rows(records: pl.DataFrame) -> pl.DataFrame | None:
     if moments.null_count() or not moments.is_between(-MAX_VALUE, MAX_VALUE).all():
         return None
     falls = np.flatnonzero(np.diff(moments.to_numpy()) < 0) + 1  # from a step to the next one they may
-    return listed if np.isin(falls, np.cumsum(_counts(listed))).all() else None
+    return listed if np.isin(falls, np.cumsum(counts(listed))).all() else None
 
 
-def each(ready: pl.DataFrame) -> pl.DataFrame:
-    """``ready`` (columns ``SCHEMA``) with a row for each bucket: columns rank, step, bucket (from 0) and ready_ns."""
-    moments, counts = ready["ready_ns"].explode(), _counts(ready)
-    first = np.repeat(np.cumsum(counts) - counts, counts)
-    rank, step = (np.repeat(ready[name].to_numpy(), counts) for name in ("rank", "step"))
-    return pl.DataFrame({"rank": rank, "step": step, "bucket": np.arange(first.size) - first, "ready_ns": moments})
-
-
-def _counts(ready: pl.DataFrame) -> NDArray[np.int64]:
-    """How many moments each row has."""
+def counts(ready: pl.DataFrame) -> NDArray[np.int64]:
+    """How many moments each row of ``ready`` has."""
     return ready["ready_ns"].list.len().cast(pl.Int64).to_numpy()
 
 

@@ -138,9 +138,7 @@ def load(of: Sources) -> Columns | None:
             for entry in index.steps
         },
         tables=StepTables(**{name: frames[name] for name in steps.SCHEMAS}),
-        hosts=[
-            CountersFile(header=entry.header, tables={}, cut_off=entry.cut_off, damaged=0) for entry in index.counters
-        ],
+        hosts=[CountersFile(header=entry.header, cut_off=entry.cut_off, damaged=0) for entry in index.counters],
         samples={name: frames[name] for name in counters.SCHEMAS},
     )
 
@@ -162,6 +160,24 @@ def store(of: Sources, columns: Columns) -> None:
         _write(of, columns, str(of.root / layout.COLUMNS))
     except (OSError, ValueError):
         return
+
+
+class _Summed:
+    """What is appended to a file, and its checksum: a table is in memory only once."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file, self.offset = file, file.tell()
+        self.size = self.checksum = 0
+
+    def write(self, part: bytes) -> int:
+        """Append ``part``."""
+        self.size += len(part)
+        self.checksum = zlib.crc32(part, self.checksum)
+        return self.file.write(part)
+
+    def flush(self) -> None:
+        """Do what polars asks of a file."""
+        self.file.flush()
 
 
 def _write(of: Sources, columns: Columns, path: str) -> None:
@@ -187,12 +203,10 @@ def _write(of: Sources, columns: Columns, path: str) -> None:
     }
     with replaced_file(path) as file:
         file.seek(HEAD_BYTES)
-        for name, frame in frames.items():  # one at a time: together they would take as much memory as half the columns
-            buffer = io.BytesIO()
-            frame.write_ipc(buffer, compression="lz4")
-            blob = buffer.getbuffer()
-            index["tables"][name] = {"offset": file.tell(), "size": len(blob), "checksum": zlib.crc32(blob)}
-            file.write(blob)
+        for name, frame in frames.items():
+            table = _Summed(file)
+            frame.write_ipc(table, compression="lz4")
+            index["tables"][name] = {"offset": table.offset, "size": table.size, "checksum": table.checksum}
         text = to_json(index)
         head = (file.tell(), len(text), zlib.crc32(text))
         file.write(text)

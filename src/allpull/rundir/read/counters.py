@@ -1,6 +1,6 @@
-"""Read the counters of a host: column by column where all are sound, line by line where one is not.
+"""Read the counters of hosts: column by column where all are sound, line by line where one is not.
 
-A sample of counters describes several kinds of things, so a counters file becomes several tables.
+A sample of counters describes several kinds of things, so counters become several tables.
 """
 
 from __future__ import annotations
@@ -99,75 +99,108 @@ _TABLES: dict[str, tuple[str, type[Record], dict[str, pl.DataType]]] = {
 }
 """For each mapping in a sample: the column of its keys, the record of its values, and the columns of its table."""
 SCHEMAS = {**{name: schema for name, (_, _, schema) in _TABLES.items()}, "pings": PINGS_SCHEMA, "cpus": CPUS_SCHEMA}
-"""Columns of ``CountersFile.tables``."""
+"""Columns of the tables of counters."""
+
+_BATCH_BYTES = 1 << 20  # of files that are parsed together; parsed they take some ten times as much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountersFile:
-    """The counters of one host; ``tables`` have the columns of ``SCHEMAS``, and an empty one may be absent."""
+    """The file of one host's counters."""
 
     header: CountersHeader
-    tables: dict[str, pl.DataFrame]
     cut_off: bool
     damaged: int
 
 
-def read_counters(root: Path, relative: str, ranks: int, *, skip_damaged: bool) -> CountersFile | None:
-    """The counters file ``relative`` of a run of ``ranks`` ranks; None where not even a header is whole.
+def read_counters(
+    root: Path, relatives: Iterable[str], ranks: int, *, skip_damaged: bool
+) -> tuple[list[CountersFile], dict[str, pl.DataFrame]]:
+    """The counters files ``relatives`` of a run of ``ranks`` ranks, and their tables, columns as of ``SCHEMAS``.
+
+    A file without even a whole header is left out. Files are read together; where these are not all sound, one by one.
 
     Raises:
-        RunDirError: the file cannot be read, or a line is damaged and ``skip_damaged`` is off. Damaged is a line
+        RunDirError: a file cannot be read, or a line is damaged and ``skip_damaged`` is off. Damaged is a line
             that is no sample, goes back in time, speaks of a rank that the run does not have, or holds a ping that
             was back before it was sent.
     """
-    lines = read_lines(root, relative, CountersHeader, "counters")
-    if lines is None:
-        return None
+    files: list[CountersFile] = []
+    tables = [{name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()}]
+    batch: list[Lines[CountersHeader]] = []
+    size = 0
+    for relative in relatives:
+        lines = read_lines(root, relative, CountersHeader, "counters")
+        if lines is not None:
+            batch.append(lines)
+            size += len(lines.body)
+        if size >= _BATCH_BYTES:
+            _read_batch(batch, ranks, files, tables, skip_damaged=skip_damaged)
+            batch, size = [], 0
+    _read_batch(batch, ranks, files, tables, skip_damaged=skip_damaged)
+    return files, {name: pl.concat([one[name] for one in tables if name in one]) for name in SCHEMAS}
+
+
+def _read_batch(
+    batch: Sequence[Lines[CountersHeader]],
+    ranks: int,
+    files: list[CountersFile],
+    tables: list[dict[str, pl.DataFrame]],
+    *,
+    skip_damaged: bool,
+) -> None:
+    """Add what ``batch`` holds to ``files`` and ``tables``."""
+    read = _columns(batch, ranks)
+    if read is None and len(batch) > 1:
+        for lines in batch:
+            _read_batch([lines], ranks, files, tables, skip_damaged=skip_damaged)
+        return
     damaged = 0
-    tables = _columns(lines, ranks)
-    if tables is None:
-        tables, damaged = _one_by_one(lines, ranks, skip_damaged=skip_damaged)
-    return CountersFile(header=lines.header, tables=tables, cut_off=lines.cut_off, damaged=damaged)
+    if read is None:
+        read, damaged = _one_by_one(batch[0], ranks, skip_damaged=skip_damaged)
+    tables.append(read)
+    files += [CountersFile(header=lines.header, cut_off=lines.cut_off, damaged=damaged) for lines in batch]
 
 
-def together(files: Iterable[CountersFile]) -> dict[str, pl.DataFrame]:
-    """The tables of ``files``, one after the other."""
-    tables = [file.tables for file in files]
-    empty = {name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()}
-    return {name: pl.concat([none, *(one[name] for one in tables if name in one)]) for name, none in empty.items()}
-
-
-def _columns(lines: Lines[CountersHeader], ranks: int) -> dict[str, pl.DataFrame] | None:
-    """The tables of a file, its values checked column by column; None: one of them is not as it should be."""
-    try:
-        samples = [value_of(line) for _, line in lines.numbered()]
-    except ValueError:
-        return None
-    if not all(_is_sound(field, [sample.get(name) for sample in samples]) for name, field in _SAMPLE.items()):
-        return None
-    if any(later["t_ns"] < earlier["t_ns"] for earlier, later in pairwise(samples)):
-        return None
+def _columns(batch: Sequence[Lines[CountersHeader]], ranks: int) -> dict[str, pl.DataFrame] | None:
+    """The tables of files, their values checked column by column; None: one of them is not as it should be."""
+    hosts: list[str] = []
+    samples: list[dict[str, Any]] = []
+    for lines in batch:
+        try:
+            own = [value_of(line) for _, line in lines.numbered()]
+        except ValueError:
+            return None
+        if not all(_is_sound(field, [sample.get(name) for sample in own]) for name, field in _SAMPLE.items()):
+            return None
+        if any(later["t_ns"] < earlier["t_ns"] for earlier, later in pairwise(own)):
+            return None
+        hosts += [lines.header.host] * len(own)
+        samples += own
     held = [name for name in _TABLES if any(name in sample for sample in samples)]
-    tables = {name: _table(samples, name, lines.header.host, ranks) for name in held}
-    tables["pings"] = _pings(samples, lines.header.host)
-    tables["cpus"] = _cpus(samples, lines.header.host)
+    tables = {name: _table(samples, hosts, name, ranks) for name in held}
+    tables["pings"] = _pings(samples, hosts)
+    tables["cpus"] = _cpus(samples, hosts)
     known = {name: table for name, table in tables.items() if table is not None}
     return known if len(known) == len(tables) else None
 
 
-def _table(samples: list[dict[str, Any]], name: str, host: str, ranks: int) -> pl.DataFrame | None:
+def _table(samples: Sequence[dict[str, Any]], hosts: Sequence[str], name: str, ranks: int) -> pl.DataFrame | None:
+    """One table of ``samples``, each of one of ``hosts``."""
     key, kind, schema = _TABLES[name]
+    hosts_of: list[str] = []
     keys: list[str] = []
     times: list[int] = []
     items: list[Any] = []
-    for sample in samples:
+    for sample, host in zip(samples, hosts, strict=True):
         of = sample.get(name, {})
         if type(of) is not dict:
             return None
+        hosts_of += [host] * len(of)
         keys += of
         items += of.values()
         times += [sample["t_ns"]] * len(of)
-    if any(type(item) is not dict for item in items):
+    if not {dict}.issuperset(map(type, items)):
         return None
     if name == "ranks" and any(not _is_rank(rank, ranks) for rank in set(keys)):
         return None
@@ -177,13 +210,13 @@ def _table(samples: list[dict[str, Any]], name: str, host: str, ranks: int) -> p
         columns[field] = known.get(field) or [None] * len(items)
         if not _is_sound(bounds, columns[field]):
             return None
-    return _frame({"host": [host] * len(keys), **columns}, schema)
+    return _frame({"host": hosts_of, **columns}, schema)
 
 
 def _transposed(items: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
     """The values of all ``items`` by key; None where an item lacks it."""
     first = list(items[0]) if items else []
-    if len(first) > 1 and all(len(item) == len(first) for item in items):
+    if len(first) > 1 and {len(first)}.issuperset(map(len, items)):
         try:
             return dict(zip(first, zip(*map(operator.itemgetter(*first), items), strict=True), strict=True))
         except KeyError:
@@ -191,17 +224,19 @@ def _transposed(items: Sequence[Mapping[str, Any]]) -> dict[str, Sequence[Any]]:
     return {name: [item.get(name) for item in items] for name in dict.fromkeys(key for item in items for key in item)}
 
 
-def _pings(samples: list[dict[str, Any]], host: str) -> pl.DataFrame | None:
+def _pings(samples: Sequence[dict[str, Any]], hosts: Sequence[str]) -> pl.DataFrame | None:
+    hosts_of: list[str] = []
     against: list[str | None] = []
     pings: list[Any] = []
-    for sample in samples:
+    for sample, host in zip(samples, hosts, strict=True):
         own, target = sample.get("pings", []), sample.get("against")
         if type(own) is not list or len(own) > MAX_PINGS or (own and target is None):
             return None
         pings += own
+        hosts_of += [host] * len(own)
         against += [target] * len(own)
     moments = list(PINGS_SCHEMA)[2:]
-    if any(type(ping) is not list or len(ping) != len(moments) for ping in pings):
+    if not ({list}.issuperset(map(type, pings)) and {len(moments)}.issuperset(map(len, pings))):
         return None
     columns = dict(zip(moments, zip(*pings, strict=True), strict=True)) if pings else dict.fromkeys(moments, ())
     if not all(_is_sound(_MOMENT, column) for column in columns.values()):
@@ -209,12 +244,12 @@ def _pings(samples: list[dict[str, Any]], host: str) -> pl.DataFrame | None:
     sent, received, answered, back = (columns[name] for name in ("sent_ns", "received_ns", "answered_ns", "back_ns"))
     if any(map(operator.lt, back, sent)) or any(map(operator.lt, answered, received)):
         return None
-    return _frame({"host": [host] * len(pings), "against": against, **columns}, PINGS_SCHEMA)
+    return _frame({"host": hosts_of, "against": against, **columns}, PINGS_SCHEMA)
 
 
-def _cpus(samples: list[dict[str, Any]], host: str) -> pl.DataFrame:
+def _cpus(samples: Sequence[dict[str, Any]], hosts: Sequence[str]) -> pl.DataFrame:
     columns = {name: [sample.get(name) for sample in samples] for name in list(CPUS_SCHEMA)[1:]}
-    return _frame({"host": [host] * len(samples), **columns}, CPUS_SCHEMA)
+    return _frame({"host": hosts, **columns}, CPUS_SCHEMA)
 
 
 def _frame(columns: Mapping[str, Sequence[Any]], schema: dict[str, pl.DataType]) -> pl.DataFrame:
@@ -255,11 +290,12 @@ _MOMENT = _Field(types=frozenset({int}), least=-MAX_NUMBER, most=MAX_NUMBER)
 
 
 def _is_sound(field: _Field, values: Sequence[Any]) -> bool:
-    if not field.types.issuperset(map(type, values)):
+    types = set(map(type, values))
+    if not field.types.issuperset(types):
         return False
     if field.least == -math.inf and field.most == math.inf:
         return True
-    numbers = [value for value in values if value is not None]
+    numbers = [value for value in values if value is not None] if type(None) in types else values
     return not numbers or (min(numbers) >= field.least and max(numbers) <= field.most)
 
 

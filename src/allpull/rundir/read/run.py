@@ -23,7 +23,6 @@ from allpull.rundir.read.counters import (
     NICS_SCHEMA,
     PINGS_SCHEMA,
     read_counters,
-    together,
 )
 from allpull.rundir.read.events import EventLog, read_events
 from allpull.rundir.read.headers import USER_STARTED, process_records, with_recorded_ranks
@@ -139,9 +138,8 @@ def _columns(root: Path, record: RunRecord, ranks: list[int], *, skip_damaged: b
     if cached is not None:
         return cached
     files, tables = read_steps(root, ranks, skip_damaged=skip_damaged)
-    read = (read_counters(root, name, record.ranks, skip_damaged=skip_damaged) for name in hosts)
-    counters = [file for file in read if file is not None]
-    columns = Columns(files=files, tables=tables, hosts=counters, samples=together(counters))
+    counters, samples = read_counters(root, hosts, record.ranks, skip_damaged=skip_damaged)
+    columns = Columns(files=files, tables=tables, hosts=counters, samples=samples)
     if sources is not None:
         column_cache.store(sources, columns)
     return columns

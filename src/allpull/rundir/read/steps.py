@@ -7,7 +7,7 @@ path look at each line, to name the line and the field. Both know the fields fro
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
@@ -21,6 +21,7 @@ from pydantic.fields import FieldInfo
 from allpull.errors import RunDirError, threads_ran_out
 from allpull.rundir import layout
 from allpull.rundir.read import buckets, collectives, named_phases, reductions
+from allpull.rundir.read.growing import GrowingFrame
 from allpull.rundir.read.lines import Lines, damage, read_lines, value_of
 from allpull.schema.steps import StepRecord, StepsHeader, Tag
 
@@ -105,7 +106,7 @@ class StepTables:
     named: pl.DataFrame
 
 
-def read_steps(root: Path, ranks: Iterable[int], *, skip_damaged: bool) -> tuple[dict[int, StepsFile], StepTables]:
+def read_steps(root: Path, ranks: Sequence[int], *, skip_damaged: bool) -> tuple[dict[int, StepsFile], StepTables]:
     """The step records of ``ranks``, ascending, in the resolved run directory ``root``.
 
     A rank whose file has not even a whole header is left out. Files are parsed together; where these are not all
@@ -117,7 +118,7 @@ def read_steps(root: Path, ranks: Iterable[int], *, skip_damaged: bool) -> tuple
             ends before it begins, or does not follow the line before it.
     """
     files: dict[int, StepsFile] = {}
-    tables: list[StepTables] = []
+    tables = {name: GrowingFrame(schema) for name, schema in SCHEMAS.items()}
     batch: dict[int, Lines[StepsHeader]] = {}
     size = 0
     for rank in ranks:
@@ -126,11 +127,11 @@ def read_steps(root: Path, ranks: Iterable[int], *, skip_damaged: bool) -> tuple
             batch[rank] = lines
             size += len(lines.body)
         if size >= _BATCH_BYTES:
-            _read_batch(batch, files, tables, skip_damaged=skip_damaged)
+            _read_batch(batch, files, tables, len(ranks), skip_damaged=skip_damaged)
             batch, size = {}, 0
     if batch:
-        _read_batch(batch, files, tables, skip_damaged=skip_damaged)
-    return files, _together(tables)
+        _read_batch(batch, files, tables, len(ranks), skip_damaged=skip_damaged)
+    return files, StepTables(**{name: table.whole() for name, table in tables.items()})
 
 
 def spans(steps: pl.DataFrame, inside: NDArray[np.bool_] | None = None) -> pl.DataFrame:
@@ -160,16 +161,17 @@ def _lines(root: Path, rank: int) -> Lines[StepsHeader] | None:
 def _read_batch(
     batch: dict[int, Lines[StepsHeader]],
     files: dict[int, StepsFile],
-    tables: list[StepTables],
+    tables: Mapping[str, GrowingFrame],
+    ranks: int,
     *,
     skip_damaged: bool,
 ) -> None:
-    """Add what ``batch`` holds to ``files`` and ``tables``."""
+    """Add what ``batch`` holds to ``files`` and ``tables``, which are of ``ranks`` ranks in the end."""
     bodies = {rank: lines.body for rank, lines in batch.items()}
     read = _columns(bodies) if all(map(_is_shallow, bodies.values())) else None
     if read is None and len(batch) > 1:
         for rank, lines in batch.items():
-            _read_batch({rank: lines}, files, tables, skip_damaged=skip_damaged)
+            _read_batch({rank: lines}, files, tables, ranks, skip_damaged=skip_damaged)
         return
     damaged = 0
     if read is None:
@@ -180,7 +182,8 @@ def _read_batch(
         read = _columns(bodies)
         if read is None:
             raise RunDirError(f"{lines.where}: cannot be read as columns", hint="is a field written twice in one line?")
-    tables.append(read)
+    for name, table in tables.items():
+        table.append(getattr(read, name), share=(len(files) + len(batch)) / ranks)
     end = 0
     steps = read.steps["step"]
     ends = np.searchsorted(read.steps["rank"].to_numpy(), list(batch), side="right").tolist()
@@ -196,26 +199,6 @@ def _read_batch(
         )
 
 
-def _together(tables: list[StepTables]) -> StepTables:
-    if not tables:
-        tables = [StepTables(**{name: pl.DataFrame(schema=schema) for name, schema in SCHEMAS.items()})]
-    if len(tables) == 1:
-        return tables[0]
-    parts = {name: [getattr(one, name) for one in tables] for name in SCHEMAS}
-    tables.clear()
-    return StepTables(**{name: _in_one_piece(frames) for name, frames in parts.items()})
-
-
-def _in_one_piece(frames: list[pl.DataFrame]) -> pl.DataFrame:
-    """The rows of ``frames``, which lose their columns: one at a time is in memory twice.
-
-    Columns in several pieces would be copied each time that numpy reads one, or that a column is added beside them.
-    """
-    return pl.DataFrame(
-        [pl.concat([frame.drop_in_place(name) for frame in frames], rechunk=True) for name in frames[0].columns]
-    )
-
-
 def _columns(bodies: Mapping[int, bytes]) -> StepTables | None:
     """The records in the files' ``bodies``, by rank; None: one is malformed."""
     try:
@@ -224,7 +207,7 @@ def _columns(bodies: Mapping[int, bytes]) -> StepTables | None:
         if threads_ran_out(error):
             raise
         return None
-    lengths = np.array([1 + body.count(b"\n") for body in bodies.values()])
+    lengths = np.array([1 + np.count_nonzero(_ends_line(body)) for body in bodies.values()])
     starts = np.cumsum(lengths) - lengths
     nulls = np.flatnonzero(frame["step"].is_null().to_numpy())
     if frame.height != lengths.sum() or not np.array_equal(nulls, starts):
@@ -248,21 +231,28 @@ def _columns(bodies: Mapping[int, bytes]) -> StepTables | None:
     )
 
 
+def _ends_line(body: bytes) -> NDArray[np.bool_]:
+    """Which bytes of ``body`` end a line."""
+    ends_line: NDArray[np.bool_] = np.frombuffer(body, dtype=np.uint8) == ord("\n")
+    return ends_line
+
+
 def _is_shallow(body: bytes) -> bool:
     """Whether no line can be nested more than a thousand levels deep: it is short, or opens few brackets.
 
     Lists without lists or words in them, as collectives are, add one level however many there are. Files that are
     mostly brackets or newlines are answered first, from counts: indices of them would fill memory.
     """
-    lines = body.count(b"\n")
+    ends_line = _ends_line(body)
+    lines = np.count_nonzero(ends_line)
     if len(body) < SHORTEST_LINE * lines:
         return False
-    codes = np.frombuffer(body, dtype=np.uint8)
-    line_ends = np.flatnonzero(codes == ord("\n"))
+    line_ends = np.flatnonzero(ends_line)
     if np.diff(line_ends, prepend=-1).max(initial=0) <= SHALLOW_LINE:
         return True
     if body.count(b"[") + body.count(b"{") > MAX_OPENINGS * lines + len(body) // SHORTEST_CALL:
         return False
+    codes = np.frombuffer(body, dtype=np.uint8)
     marks_at = np.flatnonzero(_MARKS[codes])
     marks = _MARKS[codes[marks_at]]
     is_flat = np.zeros(marks.size, dtype=np.bool_)

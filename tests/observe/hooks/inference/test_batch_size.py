@@ -67,6 +67,8 @@ def test_samples_of_batches_of_their_own_class(batch: Any, samples: int | None) 
     [
         ([Tensor(8, 3, 32, 32), Tensor(8)], (8, 8 * 3 * 32 * 32)),
         ({"labels": Tensor(8), "input_ids": Tensor(8, 77), "mask": Tensor(8, 77)}, (8, 8 * 77)),
+        ({"boxes": Tensor(11, 4), "files": ("a", "b"), "images": Tensor(2, 3, 64, 64)}, (2, 2 * 3 * 64 * 64)),
+        ({"ids": Tensor(6, 9), "classes": ["a", "b", "c"], "images": Tensor(6, 3)}, (6, 54)),  # of the whole data set
         ((["a", "b"], Tensor(2, 9)), (2, 18)),
         (Tensor(4, 5), (4, 20)),
         (["a", "b", "c"], (3, None)),

@@ -164,7 +164,7 @@ def content_of(batch: Any, deepest: int = DEEPEST) -> Content:
             return own, nodes if type(nodes) is int else None
         holds_data = hasattr(batch, "__dict__") and not callable(batch) and not isinstance(batch, ModuleType)
         parts = list(vars(batch).values()) if holds_data else []
-    samples, elements = NOTHING
+    samples, elements = _texts_of_samples(parts[:MOST_PARTS]) if isinstance(batch, Mapping) else None, None
     for place, part in enumerate(parts):
         if samples is not None and (deepest < DEEPEST or place >= MOST_PARTS):
             break
@@ -176,6 +176,18 @@ def content_of(batch: Any, deepest: int = DEEPEST) -> Content:
     plain = isinstance(batch, Sequence) and bool(parts) and not isinstance(parts[0], (Mapping, Sequence))
     texts = isinstance(batch, Sequence) and bool(parts) and isinstance(parts[0], (str, bytes))
     return (len(batch) if plain or texts else None), None
+
+
+def _texts_of_samples(parts: List[Any]) -> Optional[int]:
+    """The length of a list of texts, such as names of files, that is also that of a tensor: one for each sample.
+
+    The first tensor may be one of boxes or of other parts of samples, as in ultralytics.
+    """
+    texts = {len(part) for part in parts if isinstance(part, (list, tuple)) and part and isinstance(part[0], str)}
+    if not texts:
+        return None
+    samples = (content_of(part, 0)[0] for part in parts if hasattr(part, "shape"))
+    return next((number for number in samples if number in texts), None)
 
 
 def _elements(tensor: Any) -> int:
