@@ -78,7 +78,7 @@ def assert_same(model, plain, images, *, called=None):
 @pytest.fixture
 def no_compiler():
     """As on a machine whose variable CXX names nothing."""
-    with importlib.import_module("torch._inductor.config").patch({"cpp.cxx": (None, "/nonexistent")}):
+    with importlib.import_module("torch._inductor.config").patch({"cpp.cxx": (None, "/nonexistent/c++")}):
         yield
 
 
