@@ -64,6 +64,7 @@ class Side:
         return self
 
     def checkpoints(self, folder, asynchronous=True):
+        folder.mkdir(parents=True, exist_ok=True)
         parts = TrainingState(shared=self.shared, optimizer=self.optimizer, average=self.average)
         return Checkpoints(
             folder / "checkpoints", self.ranks, parts, fingerprint=CUT, keep=5, asynchronous=asynchronous
@@ -332,7 +333,12 @@ def main(folder, rank):
     dist.init_process_group("gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=RANKS)
     ranks = Ranks(rank=rank, ranks=RANKS, device=torch.device("cpu"))
     asked = sys.argv[3:] or [check.__name__ for check in CHECKS]
-    found = {check.__name__: check(ranks, folder / check.__name__) for check in CHECKS if check.__name__ in asked}
+    found = {}
+    for check in CHECKS:
+        if check.__name__ in asked:
+            place = folder / check.__name__
+            place.mkdir(exist_ok=True)
+            found[check.__name__] = check(ranks, place)
     (folder / f"rank-{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
 

@@ -57,9 +57,9 @@ class TrainingState:
 
 
 class Checkpoints:
-    """The checkpoints of one training in ``folder``; the newest ``keep`` are kept, and rank 0 writes.
+    """The checkpoints of one training in ``folder``, below its run directory, which must exist on rank 0, that writes.
 
-    ``asynchronous``: they are written in the background, one at a time.
+    The newest ``keep`` are kept. ``asynchronous``: they are written in the background, one at a time.
     """
 
     def __init__(

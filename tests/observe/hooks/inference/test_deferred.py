@@ -8,11 +8,14 @@ from pathlib import Path
 from threading import Thread, get_ident
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from allpull.observe.hooks.inference import deferred
 from allpull.observe.hooks.inference.deferred import MOST_NOTES
 from allpull.observe.hooks.inference.marks_listener import MarksListener
+from allpull.observe.hooks.inference.note_replay import FIELDS
 from allpull.observe.hooks.inference.step_inference import StepInference
 from allpull.observe.hooks.torch.optimizers import watch_scalers
 from allpull.observe.identity import Identity
@@ -234,12 +237,17 @@ def test_an_error_of_ours_ends_the_notes_and_not_the_program(tmp_path: Path, mon
     assert recorder.step_number == recorder.live[STEP] == 40  # the lost steps shift no other
 
 
-def test_a_step_that_never_ends_fills_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_never_ends_fills_no_memory_and_is_repeated_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     programs = [Program(tmp_path / name, monkeypatch, defers=name == "noted") for name in ("noted", "live")]
+    repeats = Mock(side_effect=deferred.replay)
+    monkeypatch.setattr(deferred, "replay", repeats)
     for program in programs:
         rng, calls = random.Random(0), program.calls
         for _ in range(20):
             program.step(rng, loads=True, odd=0)
+        repeats.reset_mock()
         for _ in range(3 * MOST_NOTES):
             program.after(rng)
             calls.deferred.fetched(calls.deferred.fetch_begins(1), [Tensor(16, 3)])
@@ -249,6 +257,7 @@ def test_a_step_that_never_ends_fills_no_memory(tmp_path: Path, monkeypatch: pyt
             calls.deferred.backward_ends(calls.deferred.backward_begins())
             assert len(calls.deferred._notes) < 2 * MOST_NOTES
         assert calls.deferred.is_on == (program is programs[0])
+        assert repeats.call_count <= 3 * 3 * FIELDS
         program.step(rng, loads=True, odd=0)
     assert programs[0].lines() == programs[1].lines()
 

@@ -40,7 +40,7 @@ CALLS = (
 """Methods of ``StepInference`` whose calls are noted; one that was replaced has failed, or looks for updates."""
 ARRAYS = ("tensor_begins", "tensor_ends")  # those of ``ArrayBatches``
 
-MOST_NOTES = 64 * 4 * FIELDS  # of whole steps: repeating them holds up a step by half a millisecond
+MOST_NOTES = 64 * 4 * FIELDS  # 64 steps, or part of one: repeating them holds up a step by half a millisecond
 WORTH = 8  # steps noted in a row; with fewer, noting costs more than it saves
 LONGEST_PAUSE = 4096  # steps
 
@@ -209,7 +209,7 @@ class Deferred:
         self.open, self._around = around, NOTHING
         self._note((is_open, self.turned_ns, now, self._reading))
         self.turned_ns = now
-        if now >= self._flush_ns:
+        if len(self._notes) >= MOST_NOTES:
             self._repeat()
 
     def collective_begins(self, operation: int) -> Tuple[int, int, int]:
@@ -265,7 +265,7 @@ class Deferred:
         now = self._live[ENDED_NS] = self._clock_ns()
         self.open = NOTHING
         self._note((INPUT, self.turned_ns, now, self._contents.of(batch)))
-        if now >= self._flush_ns:
+        if len(self._notes) >= MOST_NOTES:
             self._repeat()
 
     def forward_begins(self, inputs: Any, learns: bool) -> int:
@@ -304,7 +304,7 @@ class Deferred:
         now = self._live[ENDED_NS] = self._clock_ns()
         self.open = NOTHING
         self._note((BACKWARD, self.turned_ns, now, () if self._arrival is None else self._arrival()))
-        if now >= self._flush_ns:
+        if len(self._notes) >= MOST_NOTES:
             self._repeat()
 
     def optimizer_begins(self, number: int) -> None:
