@@ -64,6 +64,7 @@ class Side:
         return self
 
     def checkpoints(self):
+        self.folder.mkdir(parents=True, exist_ok=True)
         parts = TrainingState(shared=self.shared, optimizer=self.optimizer)
         return Checkpoints(self.folder / "checkpoints", self.ranks, parts, fingerprint=CUT, keep=9)
 
