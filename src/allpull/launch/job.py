@@ -23,6 +23,7 @@ from allpull.observe.versions import versions
 from allpull.rundir import layout, redact
 from allpull.rundir.job_file import SECRETS_VARIABLE, JobFile
 from allpull.rundir.read.headers import USER_STARTED
+from allpull.rundir.read.processes import this_process
 from allpull.rundir.run_record import redacted, write_record, write_reserve
 from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.base import tag
@@ -45,7 +46,10 @@ WARNED = 128 + signal.SIGUSR1
 PLANNED_ONLY = ("kubernetes:",)
 """Beginnings of launchers that write what another program submits; in the pods of a manifest they have no argument."""
 
-WITHOUT_OUR_ENVIRONMENT = frozenset({*USER_STARTED, "slurm", "kubernetes"})
+OUTLIVING = frozenset({"script", "slurm", "kubernetes"})
+"""Launchers whose jobs go on without the process that prepared or submitted them."""
+
+WITHOUT_OUR_ENVIRONMENT = frozenset({*USER_STARTED, *OUTLIVING})
 """Launchers whose ranks others start, which find in a file what the job file masks."""
 
 Kind = Literal["train", "run", "probe", "rehearse"]
@@ -244,6 +248,7 @@ def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], cre
         command=list(command),
         spec=to_plain(spec),
         launcher=spec.launch.launcher,
+        launcher_process=None if spec.launch.launcher in OUTLIVING else this_process(),
         ranks=spec.launch.ranks,
         threads_per_rank=spec.launch.threads,
         global_batch=spec.global_batch,
