@@ -58,9 +58,9 @@ def _study(directory: Path, output: Path | None, figures: Path | None) -> list[P
 
 def _tuning(directory: Path, output: Path | None, figures: Path | None) -> list[Path] | None:
     """The page of the tuning in ``directory``; None where there is none."""
-    from allpull.study.tune.study_tuning import FOLDER, RESULT  # noqa: PLC0415  as above
+    from allpull.study.directory import tuning_in  # noqa: PLC0415  as above
 
-    if not any((folder / RESULT).is_file() for folder in (directory, directory / FOLDER)):
+    if tuning_in(directory) is None:
         return None
     from allpull.api.study_report import write_tuning_report  # noqa: PLC0415  polars is not needed for --help
 

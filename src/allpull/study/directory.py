@@ -35,6 +35,9 @@ KIND = "studyrecord"
 FREE = (*("study.title", "study.timeout", "study.limit", "study.repeats", "study.half_width", "published", "tune"),)
 """Beginnings of the settings that may change while a study goes on: how much is run, not what."""
 
+TUNE, TUNE_JSON = "tune", "tune.json"
+"""The folder of the tuning of a study, and its result."""
+
 STUDIES = Path("studies")
 MAX_BYTES = 16 << 20
 MOST_NAMED = 10  # studies in a hint
@@ -43,6 +46,11 @@ MOST_NAMED = 10  # studies in a hint
 def is_study(place: Path) -> bool:
     """Whether ``place`` is the directory of a study."""
     return (place / STUDY_JSON).is_file()
+
+
+def tuning_in(place: Path) -> Path | None:
+    """The directory of the tuning of the study in ``place``, or ``place`` where it is one; None: nothing was tuned."""
+    return next((folder for folder in (place / TUNE, place) if (folder / TUNE_JSON).is_file()), None)
 
 
 def directory_of(study: StudyFile, out: Path | None) -> Path:
