@@ -20,6 +20,7 @@ from allpull.launch.code_versions import git_state
 from allpull.launch.command_record import of_program, with_command
 from allpull.observe.hook_install import install_hook
 from allpull.observe.versions import versions
+from allpull.output_folder import make_folder
 from allpull.rundir import layout, redact
 from allpull.rundir.job_file import SECRETS_VARIABLE, JobFile
 from allpull.rundir.read.headers import USER_STARTED
@@ -201,7 +202,7 @@ def with_secrets(job: Job, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _fresh(out: Path, name: str) -> Path:
-    private_folder(str(out))
+    make_folder(out, hint="choose another folder for runs (--out)", mode=0o700)
     for attempt in range(1, 1000):
         directory = out / (name if attempt == 1 else f"{name}-{attempt}")
         try:
