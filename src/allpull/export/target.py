@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from allpull.errors import BadInput
-from allpull.output_folder import make_folder
+from allpull.output_folder import held_folder, make_folder
 from allpull.report.printable import printable
 from allpull.rundir.write import SCRATCH, whole_file
 from allpull.schema.exported import Export
@@ -43,17 +43,20 @@ def new_folder(place: Path, *, replace: bool) -> Iterator[Path]:
     """
     check_free(place, replace=replace)
     make_folder(place.parent)
-    token = secrets.token_hex(8)
-    scratch = place.with_name(f".{place.name[:100]}.{token}{SCRATCH}")
+    hidden = f".{place.name[:100]}.{secrets.token_hex(8)}"
     try:
-        scratch.mkdir(mode=0o700)
-        try:
-            yield scratch
-            check_free(place, replace=replace)
-            _put(scratch, place, place.with_name(f".{place.name[:100]}.{token}.old"))
-        except BaseException:
-            shutil.rmtree(scratch, ignore_errors=True)
-            raise
+        # the folder around it may be exchanged while we write: all names are looked up in the one that is open
+        with held_folder(place.parent.resolve()) as parent:
+            scratch = parent / f"{hidden}{SCRATCH}"
+            scratch.mkdir(mode=0o700)
+            try:
+                with held_folder(scratch) as folder:
+                    yield folder
+                check_free(place, replace=replace)
+                _put(scratch, parent / place.name, parent / f"{hidden}.old")
+            except BaseException:
+                shutil.rmtree(scratch, ignore_errors=True)
+                raise
     except OSError as error:
         reason = error.strerror or str(error)
         raise BadInput(

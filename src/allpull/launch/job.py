@@ -20,7 +20,7 @@ from allpull.launch.code_versions import git_state
 from allpull.launch.command_record import of_program, with_command
 from allpull.observe.hook_install import install_hook
 from allpull.observe.versions import versions
-from allpull.output_folder import make_folder
+from allpull.output_folder import check_fresh, held_folder, make_folder
 from allpull.rundir import layout, redact
 from allpull.rundir.job_file import SECRETS_VARIABLE, JobFile
 from allpull.rundir.read.headers import USER_STARTED
@@ -165,18 +165,21 @@ def _task(job: Job, index: int, spec: RunSpec) -> Job:
 def _written(job: Job) -> Job:
     """The job, after its run directory has been created."""
     job = replace(job, record=job.record.model_copy(update={"id": job.directory.name}))
-    for folder in layout.FOLDERS:
-        private_folder(str(job.directory / folder))
-    write_record(job.directory, job.record)
     file = _job_file(job)
     kept = file.kept(redact.tree(file.spec)[0])
-    kept.write(str(job.file))
     job = replace(job, secrets=file.secrets(kept))
-    if job.spec.launch.launcher in WITHOUT_OUR_ENVIRONMENT or job.spec.container.image:
-        whole_file(str(job.directory / layout.SECRETS), job.secrets)
-    if job.program is not None:
-        install_hook(str(job.directory))
-    write_reserve(job.directory)
+    private_folder(str(job.directory))
+    with held_folder(job.directory) as directory:  # whoever may write to the folder around it can exchange it
+        check_fresh(directory)
+        for folder in layout.FOLDERS:
+            private_folder(str(directory / folder))
+        write_record(directory, job.record)
+        kept.write(str(directory / layout.SPEC))
+        if job.spec.launch.launcher in WITHOUT_OUR_ENVIRONMENT or job.spec.container.image:
+            whole_file(str(directory / layout.SECRETS), job.secrets)
+        if job.program is not None:
+            install_hook(str(directory))
+        write_reserve(directory)
     return job
 
 
