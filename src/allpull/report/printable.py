@@ -29,6 +29,8 @@ def printable(text: str) -> str:
     >>> printable("a\\x1b[31mred\\x1b[0m\\nname\\x07"), printable("\\x1b]0;title\\x07x")
     ('ared name', 'x')
     """
+    if text.isprintable():  # nearly all text: nothing in it is hidden, a line break, or begins a sequence
+        return text
     bare = _SEQUENCES.sub("", text)
     return "".join(
         " " if char in _SPACES else char

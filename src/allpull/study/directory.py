@@ -14,6 +14,7 @@ from typing import Any
 
 from allpull.config.typed import show_text
 from allpull.errors import BadInput, RunDirError
+from allpull.output_folder import make_folder
 from allpull.rundir import redact, safe_open
 from allpull.rundir.run_record import read_record
 from allpull.rundir.write import no_follow, private_folder, whole_file, whole_json
@@ -35,6 +36,9 @@ KIND = "studyrecord"
 FREE = (*("study.title", "study.timeout", "study.limit", "study.repeats", "study.half_width", "published", "tune"),)
 """Beginnings of the settings that may change while a study goes on: how much is run, not what."""
 
+TUNE, TUNE_JSON = "tune", "tune.json"
+"""The folder of the tuning of a study, and its result."""
+
 STUDIES = Path("studies")
 MAX_BYTES = 16 << 20
 MOST_NAMED = 10  # studies in a hint
@@ -43,6 +47,11 @@ MOST_NAMED = 10  # studies in a hint
 def is_study(place: Path) -> bool:
     """Whether ``place`` is the directory of a study."""
     return (place / STUDY_JSON).is_file()
+
+
+def tuning_in(place: Path) -> Path | None:
+    """The directory of the tuning of the study in ``place``, or ``place`` where it is one; None: nothing was tuned."""
+    return next((folder for folder in (place / TUNE, place) if (folder / TUNE_JSON).is_file()), None)
 
 
 def directory_of(study: StudyFile, out: Path | None) -> Path:
@@ -97,6 +106,7 @@ def open_directory(study: StudyFile, points: list[Point], directory: Path, *, an
         BadInput: it holds something else, or the study with other settings.
         OSError: it cannot be written.
     """
+    make_folder(directory, mode=0o700)
     plain = kept(study)
     text = toml_text(plain)
     if is_study(directory):
@@ -132,7 +142,6 @@ def open_directory(study: StudyFile, points: list[Point], directory: Path, *, an
         changed=list(study.changed),
         notes=list(settings.notes),
     )
-    private_folder(str(directory))
     private_folder(str(directory / RUNS))
     whole_file(str(directory / STUDY_TOML), text)
     whole_json(str(directory / STUDY_JSON), record.model_dump(mode="json", by_alias=True))

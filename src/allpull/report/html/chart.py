@@ -62,8 +62,11 @@ def unchecked() -> Iterator[None]:
 
 
 def data(rows: Sequence[Mapping[str, Any]]) -> alt.InlineData:
-    """Rows as inline data; the section fixes the fields, never user input."""
-    return alt.InlineData(values=[dict(row) for row in rows])
+    """Rows as inline data; the section fixes the fields, never user input.
+
+    They are a tuple: whatever Altair makes of a chart, such as a layer of another, it copies a list and all in it.
+    """
+    return alt.InlineData(values=tuple(dict(row) for row in rows))
 
 
 def time_unit(longest_s: float) -> tuple[float, str]:
@@ -107,6 +110,8 @@ def embeddable(spec_: Mapping[str, Any]) -> str:
 
 
 def _clean(value: Any) -> Any:
+    if value is None or isinstance(value, int):
+        return value
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, float):

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from allpull.errors import BadInput, ConfigError
+from allpull.output_folder import make_folder
 from allpull.rundir import safe_open
 from allpull.rundir.write import private_folder, whole_file, whole_json
 from allpull.schema.studied import Parameters
 from allpull.schema.tuned import Trial, TuneResult
-from allpull.study.directory import directory_of, kept, locked
+from allpull.study.directory import TUNE, TUNE_JSON, directory_of, kept, locked, tuning_in
 from allpull.study.file import Matrix, StudyFile, load_study
 from allpull.study.overlay import changes
 from allpull.study.point_jobs import point_job
@@ -25,7 +26,7 @@ from allpull.study.tune.settings import TuneSettings, read_settings
 from allpull.study.tune.space import Dimension, start_of
 from allpull.study.tune.tuning import Subject, tune
 
-FOLDER, STUDY_TOML, RESULT, BEST = "tune", "study.toml", "tune.json", "best.toml"
+STUDY_TOML, BEST = "study.toml", "best.toml"
 KIND = "tune"
 """The kind of ``tune.json`` in its schema tag."""
 
@@ -38,17 +39,17 @@ LENGTH = ("observe.warmup_steps=", "watch.last_step=")
 
 
 def read_tuning(directory: Path) -> TuneResult | None:
-    """The result of the tuning of the study in ``directory``, or in its folder ``tune``; None: nothing was tuned.
+    """The result of the tuning in ``directory``, as ``tuning_in`` finds it; None: nothing was tuned.
 
     Raises:
         RunDirError: the result cannot be read.
     """
-    for folder in (directory / FOLDER, directory):
-        if (folder / RESULT).is_file():
-            root = safe_open.checked_directory(folder)
-            blob = safe_open.read_whole(root, RESULT, MAX_BYTES)
-            return safe_open.document(TuneResult, KIND, blob, f"{safe_open.shown_path(root)}/{RESULT}")
-    return None
+    folder = tuning_in(directory)
+    if folder is None:
+        return None
+    root = safe_open.checked_directory(folder)
+    blob = safe_open.read_whole(root, TUNE_JSON, MAX_BYTES)
+    return safe_open.document(TuneResult, KIND, blob, f"{safe_open.shown_path(root)}/{TUNE_JSON}")
 
 
 def tune_study(
@@ -63,7 +64,7 @@ def tune_study(
     """
     optuna_or_hint()
     prepared = prepare(study)
-    directory = directory_of(study, out) / FOLDER
+    directory = directory_of(study, out) / TUNE
     _open(study, directory)
     with locked(directory) as lock:
         evaluate = JobsEvaluate(
@@ -77,7 +78,7 @@ def tune_study(
             toml=lambda parameters: best_toml(study, {**prepared.fixed, **parameters}),
         )
         result = tune(subject, prepared.settings, prepared.space, evaluate, seed=study.settings.seed, on_trial=on_trial)
-    whole_json(str(directory / RESULT), result.model_dump(mode="json", by_alias=True))
+    whole_json(str(directory / TUNE_JSON), result.model_dump(mode="json", by_alias=True))
     if result.best_toml is not None:
         whole_file(str(directory / BEST), result.best_toml)
     return result
@@ -173,6 +174,7 @@ def _open(study: StudyFile, directory: Path) -> None:
     Raises:
         BadInput: it is that of another one.
     """
+    make_folder(directory.parent, mode=0o700)
     known = directory / STUDY_TOML
     if known.is_file():
         differing = changes(_comparable(load_study(str(known)).plain), _comparable(kept(study)))
@@ -182,7 +184,6 @@ def _open(study: StudyFile, directory: Path) -> None:
                 "\n  ".join([f"the study differs from the one tuned in {directory}:", *lines]),
                 hint="give it another study.name, or choose another directory: --out DIR",
             )
-    private_folder(str(directory.parent))
     private_folder(str(directory))
     private_folder(str(directory / "runs"))
     whole_file(str(known), toml_text(kept(study)))
