@@ -289,7 +289,7 @@ def test_missing_files_and_places_are_clear_errors(tmp_path: Path, run_cli: Any)
         import_traces([tmp_path / "empty"], out=tmp_path / "runs")
     folder = save_all(tmp_path / "traces", JOB)
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot write a run directory"):
+    with pytest.raises(BadInput, match="file is not a folder"):
         import_traces([folder], out=tmp_path / "file" / "runs")
 
 

@@ -202,7 +202,7 @@ def test_a_port_in_use_is_one_clear_error(run_cli, tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot write a run directory"):
+    with pytest.raises(BadInput, match="it is not a folder"):
         prepare(RunSpec(), kind="train", module="m", command=["m"], out=tmp_path / "file")
 
 

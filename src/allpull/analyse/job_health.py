@@ -47,6 +47,7 @@ def assess(job: JobSnapshot) -> WatchResult:
         schema=tag("watch"),
         run=job.record.id,
         status=job.record.status,
+        is_over=job.is_over,
         ranks_expected=job.record.ranks,
         steps_done=done,
         steps_total=total,

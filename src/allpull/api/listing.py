@@ -16,6 +16,7 @@ from allpull.errors import AllpullError, BadInput
 from allpull.rundir import layout, redact, safe_open
 from allpull.rundir.derived import cached_explanation
 from allpull.rundir.read.run import read_run
+from allpull.rundir.read.unfinished import is_over
 from allpull.rundir.run_record import read_record, write_record
 from allpull.schema.base import tag
 from allpull.schema.results import ListedRun, ListResult
@@ -110,6 +111,7 @@ def _listed(run: Run) -> ListedRun:
         program=program(record).name,
         kind=record.kind,
         status=record.status,
+        is_over=record.status in UNENDED and is_over(run.data.directory, record),
         ranks=record.ranks,
         created_utc=record.created_utc,
         seconds=_seconds(run),

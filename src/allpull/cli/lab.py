@@ -14,6 +14,7 @@ from allpull.cli.options import AsJson, Out, has_desktop
 from allpull.cli.say import answer, answer_json, note
 from allpull.cli.verb import Verb, VerbGroup, example
 from allpull.errors import BadInput
+from allpull.output_folder import make_folder
 
 if TYPE_CHECKING:
     from allpull.labs.notebook import Done
@@ -230,6 +231,8 @@ def _listed(text: str, number: Callable[[str], Number], refusal: BadInput) -> li
 
 def _show(done: Done[Any], output: Path, figures: Path | None, *, open_page: bool, as_json: bool) -> None:
     """Write the page of a lab, and say where; as JSON print its facts too."""
+    if figures is not None:
+        make_folder(figures, hint="choose another folder (--figures)")
     written = done.write(output)
     if figures is not None:
         for path in done.write_figures(figures):

@@ -17,6 +17,7 @@ from allpull.cli.say import answer, note
 from allpull.cli.verb import Verb, VerbGroup, example
 from allpull.errors import AllpullError
 from allpull.kernel import usable_cpus
+from allpull.output_folder import make_folder
 from allpull.report.printable import inert_json
 from allpull.units import counted, parse_bytes, show_bytes, show_count, show_spread, show_time
 
@@ -119,12 +120,13 @@ def make(  # noqa: PLR0917  one parameter an option, called by typer alone
     )
     layout = Layout(seed=None if keep_order else seed, shard_bytes=parse_bytes(shard_size))
     planned = plan(listing, recipe, layout)
+    if not dry_run:
+        make_folder(destination, hint="choose another folder")
     if finished(destination, planned) is None:
         cores = workers or usable_cpus()
         expected = forecast(planned)
         note(_forecast_line(expected, len(planned.entries), cores))
         if not dry_run:
-            destination.mkdir(parents=True, exist_ok=True)
             check_space(expected, destination)
     if dry_run:
         return

@@ -9,6 +9,7 @@ import typer
 
 from allpull.cli.options import Accuracy, Runs, SkipDamaged
 from allpull.cli.say import answer, note
+from allpull.output_folder import make_folder
 
 EXAMPLE = "allpull report runs --output report.html --figures figures"
 
@@ -38,6 +39,8 @@ def report(
     """Write one self-contained HTML report of runs, or of a study."""
     from allpull.study.directory import is_study  # noqa: PLC0415  pydantic is not needed for --help
 
+    if figures is not None:
+        make_folder(figures, hint="choose another folder (--figures)")
     if len(runs) == 1 and is_study(runs[0]):
         written = _study(runs[0], output, figures)
     elif len(runs) == 1 and (tuned := _tuning(runs[0], output, figures)) is not None:

@@ -116,7 +116,7 @@ def _has_ended(result: WatchResult) -> bool:
     """Return whether this is the last snapshot of a job."""
     from allpull.schema.run import UNENDED  # noqa: PLC0415  not needed for --help
 
-    return result.status not in UNENDED
+    return result.is_over or result.status not in UNENDED
 
 
 def _note_failure(directory: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 from allpull.errors import BadInput, MissingPart
 from allpull.export.curves import JOB, Curve
-from allpull.report.printable import printable, short
+from allpull.output_folder import make_folder
+from allpull.report.printable import short
 
 BATCH_METRICS, BATCH_TEXTS = 1000, 100  # MLflow's limits of one request
 MAX_KEY, MAX_VALUE = 250, 5000  # characters, below the limits of MLflow since 2.10
@@ -75,10 +76,7 @@ def client(uri: str) -> Any:
             hint="pip install 'allpull[mlflow]'",
         ) from error
     if uri.startswith("sqlite:///"):
-        try:
-            Path(uri.removeprefix("sqlite:///")).parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(f"cannot write {printable(uri)}: {error.strerror}", hint="choose another place") from error
+        make_folder(Path(uri.removeprefix("sqlite:///")).parent)
     with _refusals(uri):
         return MlflowClient(tracking_uri=uri)
 

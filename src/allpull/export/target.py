@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from allpull.errors import BadInput
+from allpull.output_folder import make_folder
 from allpull.report.printable import printable
 from allpull.rundir.write import SCRATCH, whole_file
 from allpull.schema.exported import Export
@@ -41,10 +42,10 @@ def new_folder(place: Path, *, replace: bool) -> Iterator[Path]:
         BadInput: as ``check_free``, or nothing can be written there.
     """
     check_free(place, replace=replace)
+    make_folder(place.parent)
     token = secrets.token_hex(8)
     scratch = place.with_name(f".{place.name[:100]}.{token}{SCRATCH}")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
         scratch.mkdir(mode=0o700)
         try:
             yield scratch

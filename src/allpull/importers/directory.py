@@ -20,6 +20,7 @@ from allpull.importers import records
 from allpull.importers.clocks import Clocks
 from allpull.importers.joining import Joined, Rank
 from allpull.importers.sources import Source
+from allpull.output_folder import make_folder
 from allpull.regular_file import regular
 from allpull.rundir import layout, redact
 from allpull.rundir.run_record import redacted, write_record
@@ -46,8 +47,8 @@ def write(
         BadInput: it cannot be written.
     """
     record = _record(joined, gaps, name=name, places=places)
+    make_folder(out, mode=0o700)
     try:
-        private_folder(str(out))
         scratch = Path(tempfile.mkdtemp(dir=out.resolve(), prefix=f".{record.id}.", suffix=".part"))
         try:
             record = record.model_copy(update={"id": _free_name(out, record.id)})

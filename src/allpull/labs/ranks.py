@@ -19,6 +19,7 @@ from allpull.api.runs import Run, open_run
 from allpull.errors import AllpullError, BadInput, MissingPart
 from allpull.jobs.start import JobRequest, StartedJob, start
 from allpull.observe.process import end_with_parent
+from allpull.output_folder import make_folder
 from allpull.rehearse.machine_check import check_tools
 from allpull.rundir.safe_open import shown_path
 from allpull.units import counted
@@ -83,7 +84,7 @@ def rehearse_ranks(cluster: str, steps: int, name: str, out: Path, *, shaped: bo
 
 def _finished(kind: str, options: Mapping[str, Any], name: str, out: Path, origin: Sequence[str]) -> Run:
     """The run of a job that has ended well; its output is in ``out``."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     output = out / f"{name}.txt"
     output.write_bytes(b"")
     started = start(JobRequest(kind=kind, options=options, out=out, origin=origin, tied=True, log=output))

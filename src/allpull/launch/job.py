@@ -20,9 +20,11 @@ from allpull.launch.code_versions import git_state
 from allpull.launch.command_record import of_program, with_command
 from allpull.observe.hook_install import install_hook
 from allpull.observe.versions import versions
+from allpull.output_folder import make_folder
 from allpull.rundir import layout, redact
 from allpull.rundir.job_file import SECRETS_VARIABLE, JobFile
 from allpull.rundir.read.headers import USER_STARTED
+from allpull.rundir.read.processes import this_process
 from allpull.rundir.run_record import redacted, write_record, write_reserve
 from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.base import tag
@@ -45,7 +47,10 @@ WARNED = 128 + signal.SIGUSR1
 PLANNED_ONLY = ("kubernetes:",)
 """Beginnings of launchers that write what another program submits; in the pods of a manifest they have no argument."""
 
-WITHOUT_OUR_ENVIRONMENT = frozenset({*USER_STARTED, "slurm", "kubernetes"})
+OUTLIVING = frozenset({"script", "slurm", "kubernetes"})
+"""Launchers whose jobs go on without the process that prepared or submitted them."""
+
+WITHOUT_OUR_ENVIRONMENT = frozenset({*USER_STARTED, *OUTLIVING})
 """Launchers whose ranks others start, which find in a file what the job file masks."""
 
 Kind = Literal["train", "run", "probe", "rehearse"]
@@ -197,7 +202,7 @@ def with_secrets(job: Job, variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def _fresh(out: Path, name: str) -> Path:
-    private_folder(str(out))
+    make_folder(out, hint="choose another folder for runs (--out)", mode=0o700)
     for attempt in range(1, 1000):
         directory = out / (name if attempt == 1 else f"{name}-{attempt}")
         try:
@@ -244,6 +249,7 @@ def _record(spec: RunSpec, name: str, *, kind: Kind, command: Sequence[str], cre
         command=list(command),
         spec=to_plain(spec),
         launcher=spec.launch.launcher,
+        launcher_process=None if spec.launch.launcher in OUTLIVING else this_process(),
         ranks=spec.launch.ranks,
         threads_per_rank=spec.launch.threads,
         global_batch=spec.global_batch,

@@ -206,6 +206,9 @@ class ListedRun(Record):
     program: str = Field(description="script, recipe, or kind of probe")
     kind: str
     status: str
+    is_over: bool = Field(
+        False, description="whether a run that has not ended by its status was killed together with what would close it"
+    )
     ranks: int
     created_utc: str
     seconds: float | None = Field(description="from the creation of the run to its end; None: it has not ended")
@@ -368,6 +371,9 @@ class WatchResult(Record):
     schema_: str = Field(alias="schema")
     run: str
     status: str
+    is_over: bool = Field(
+        False, description="whether a job that has not ended by its status was killed together with what would close it"
+    )
     ranks_expected: int
     steps_done: int = Field(description="by all ranks")
     steps_total: int | None = Field(description="None: the program does not state it")

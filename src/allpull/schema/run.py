@@ -58,6 +58,15 @@ class GitState(Record):
     remote: str | None = Field(None, description="URL of origin, without credentials")
 
 
+class LauncherProcess(Record):
+    """A process of one machine, told apart from all others that ever had its number."""
+
+    pid: int = Field(ge=1)
+    start_ticks: int = Field(description="when it was started, in clock ticks since boot")
+    boot_id: str = Field(max_length=100)
+    pid_namespace: int = Field(description="inode of the namespace in which it has this pid")
+
+
 class RunRecord(Record):
     """One job. Written before it starts with status ``created``; status, hosts and exit follow."""
 
@@ -76,6 +85,11 @@ class RunRecord(Record):
         max_length=200,
         description="number of the job in Slurm's queue, NUMBER_INDEX for one run of an array; followed by a semicolon "
         "and the cluster on a federation",
+    )
+    launcher_process: LauncherProcess | None = Field(
+        None,
+        description="the process of allpull that runs the job and closes this record; None: the job outlives that "
+        "process, or it ran outside Linux",
     )
     ranks: int = Field(ge=1, le=1_000_000)
     hosts: list[str] = Field(default_factory=list)

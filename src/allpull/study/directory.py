@@ -14,6 +14,7 @@ from typing import Any
 
 from allpull.config.typed import show_text
 from allpull.errors import BadInput, RunDirError
+from allpull.output_folder import make_folder
 from allpull.rundir import redact, safe_open
 from allpull.rundir.run_record import read_record
 from allpull.rundir.write import no_follow, private_folder, whole_file, whole_json
@@ -105,6 +106,7 @@ def open_directory(study: StudyFile, points: list[Point], directory: Path, *, an
         BadInput: it holds something else, or the study with other settings.
         OSError: it cannot be written.
     """
+    make_folder(directory, mode=0o700)
     plain = kept(study)
     text = toml_text(plain)
     if is_study(directory):
@@ -140,7 +142,6 @@ def open_directory(study: StudyFile, points: list[Point], directory: Path, *, an
         changed=list(study.changed),
         notes=list(settings.notes),
     )
-    private_folder(str(directory))
     private_folder(str(directory / RUNS))
     whole_file(str(directory / STUDY_TOML), text)
     whole_json(str(directory / STUDY_JSON), record.model_dump(mode="json", by_alias=True))

@@ -90,7 +90,7 @@ def finished(directory: Path, plan: Plan) -> Header | None:
             hint = "choose another folder: existing packs are never changed"
             raise BadInput(f"{directory}: holds another pack", hint=hint)
         return header
-    if directory.exists() and any(directory.iterdir()) and not (directory / JOURNAL).is_file():
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / JOURNAL).is_file():
         raise BadInput(f"{directory}: is not empty, and holds no unfinished pack", hint="choose an empty or new folder")
     return None
 

@@ -23,9 +23,10 @@
   }
 
   function progress(shot) {
-    document.title = `${shot.status} · ${shot.run}`;
+    const state = shot.is_over ? "killed" : shot.status;
+    document.title = `${state} · ${shot.run}`;
     text("run", shot.run);
-    text("state", `${shot.status}, ${shot.ranks_expected} rank${shot.ranks_expected === 1 ? "" : "s"}` +
+    text("state", `${state}, ${shot.ranks_expected} rank${shot.ranks_expected === 1 ? "" : "s"}` +
       (shot.epoch === null ? "" : `, epoch ${shot.epoch + 1}`));
     const total = shot.steps_total;
     text("steps", shot.steps_done.toLocaleString("en-US") + (total ? ` of ${total.toLocaleString("en-US")}` : ""));

@@ -70,6 +70,8 @@ def _cells(run: ListedRun) -> tuple[str, ...]:
 
 
 def _state(run: ListedRun) -> str:
+    if run.is_over:
+        return "killed"
     is_silent = run.silent_s is not None and run.silent_s > SILENT_S
     return short(run.status, 12) + (f", silent for {show_time(run.silent_s or 0.0)}" if is_silent else "")
 

@@ -24,7 +24,8 @@ def page(result: WatchResult) -> RenderableType:
 
 
 def _parts(result: WatchResult) -> Iterator[RenderableType]:
-    yield Text(f"{short(result.run, 80)}: {result.status}", style="bold")
+    state = "killed, with the allpull that ran it" if result.is_over else result.status
+    yield Text(f"{short(result.run, 80)}: {state}", style="bold")
     yield from _progress(result)
     if not result.ranks:
         yield Text("no rank has recorded anything yet")

@@ -28,8 +28,9 @@ from allpull.rundir.read.endings import shows_end
 from allpull.rundir.read.headers import rank_header, recorded_ranks
 from allpull.rundir.read.lenient import last_records
 from allpull.rundir.read.processes import boot_id, is_alive
+from allpull.rundir.read.unfinished import is_over
 from allpull.rundir.run_record import read_record
-from allpull.schema.run import RunRecord
+from allpull.schema.run import UNENDED, RunRecord
 from allpull.schema.steps import PHASES
 
 TAIL_BYTES = 1 << 15  # about a hundred steps
@@ -98,6 +99,8 @@ class JobSnapshot:
     ranks: tuple[RankSnapshot, ...]
     metrics: dict[str, float]
     """The last value of each metric that rank 0 recorded, such as ``steps_per_epoch``."""
+    is_over: bool = False
+    """Whether it was killed together with the process that would close its record."""
 
 
 def job_snapshot(directory: Path) -> JobSnapshot:
@@ -115,7 +118,12 @@ def job_snapshot(directory: Path) -> JobSnapshot:
         for event in last_records(root, layout.events_file(0), TAIL_BYTES)
         if event.get("kind") == "metric" and isinstance(event.get("value"), int | float) and "name" in event
     }
-    return JobSnapshot(record=record, ranks=tuple(rank for rank in snapshots if rank is not None), metrics=metrics)
+    return JobSnapshot(
+        record=record,
+        ranks=tuple(rank for rank in snapshots if rank is not None),
+        metrics=metrics,
+        is_over=record.status in UNENDED and is_over(root, record),
+    )
 
 
 def _first_step(record: RunRecord) -> int:

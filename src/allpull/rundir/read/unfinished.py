@@ -9,11 +9,14 @@ from pathlib import Path
 from allpull.rundir import layout, safe_open
 from allpull.rundir.read.headers import rank_headers
 from allpull.rundir.read.lenient import file_names
-from allpull.rundir.read.processes import boot_id, is_alive
+from allpull.rundir.read.processes import boot_id, is_alive, is_gone
 from allpull.schema.run import RunRecord
 
 QUEUED = "slurm"
 """The launcher whose jobs outlive the process that submitted them."""
+
+UNTIED = "command"
+"""The launcher whose job does not end when the process that started it is killed: the user's own command."""
 
 MAX_NUMBER_BYTES = 400
 SILENT_S = 30.0  # ranks write every second; a first step that compiles, or a hung rank, is told by its process
@@ -42,13 +45,31 @@ def _is_silent(root: Path) -> bool:
     for header in headers:
         if header.boot_id != boot or header.pid is None or is_alive(header.pid):
             return False
-        try:
-            silent_s = time.time() - (root / layout.steps_file(header.rank)).lstat().st_mtime
-        except OSError:
-            return False
-        if silent_s < SILENT_S:  # in a container it has another number
+        if _silent_s(root, layout.steps_file(header.rank)) < SILENT_S:  # in a container it has another number
             return False
     return True
+
+
+def _silent_s(root: Path, relative: str) -> float:
+    """Time since a file was written, in s; 0 without it."""
+    try:
+        return time.time() - (root / relative).lstat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def is_over(root: Path, record: RunRecord) -> bool:
+    """Whether the process that would close the unclosed run in ``root`` is gone, and its ranks with it.
+
+    False also where that cannot be known, as of a job of another machine.
+    """
+    if record.launcher_process is None or not is_gone(record.launcher_process):
+        return False
+    if rank_headers(root):
+        return _is_silent(root)
+    if record.launcher != UNTIED:
+        return True
+    return not file_names(root, layout.HOSTS, ".json") and _silent_s(root, layout.RUN_JSON) > SILENT_S
 
 
 def why(root: Path, record: RunRecord) -> str:
@@ -63,6 +84,9 @@ def why(root: Path, record: RunRecord) -> str:
     if number is None and began and _is_silent(root):
         cause = "the job was killed with its launcher, or its disk took no more"
         return f"{status}, but no process of its ranks runs any more: {cause}{close}"
+    if is_over(root, record):
+        cause = "it was killed, or its disk took no more"
+        return f"{status}, but the allpull that ran the job is gone ({cause}), and no rank recorded anything here"
     if record.status == "created" and not number and not began:
         return f"{status}: no job has begun, or its launcher was killed"
     return f"{status}: {job} has not ended, or its launcher was killed{close and close + ' then'}"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from allpull.errors import BadInput, ConfigError
+from allpull.output_folder import make_folder
 from allpull.rundir import safe_open
 from allpull.rundir.write import private_folder, whole_file, whole_json
 from allpull.schema.studied import Parameters
@@ -173,6 +174,7 @@ def _open(study: StudyFile, directory: Path) -> None:
     Raises:
         BadInput: it is that of another one.
     """
+    make_folder(directory.parent, mode=0o700)
     known = directory / STUDY_TOML
     if known.is_file():
         differing = changes(_comparable(load_study(str(known)).plain), _comparable(kept(study)))
@@ -182,7 +184,6 @@ def _open(study: StudyFile, directory: Path) -> None:
                 "\n  ".join([f"the study differs from the one tuned in {directory}:", *lines]),
                 hint="give it another study.name, or choose another directory: --out DIR",
             )
-    private_folder(str(directory.parent))
     private_folder(str(directory))
     private_folder(str(directory / "runs"))
     whole_file(str(known), toml_text(kept(study)))
