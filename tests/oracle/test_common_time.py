@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.oracle.conftest import Judge
-from tests.oracle.judged import assert_priced
+from tests.oracle.judged import assert_bound, assert_priced
 from tests.oracle.records import Recording
 from tests.oracle.training import Device, Training, even
 
@@ -200,3 +200,27 @@ def test_a_few_short_steps_at_first_are_no_drift(judge: Judge) -> None:
         even(steps=102, forward_s=0.050, jitter=0.002, device=Device()).later("forward", noise_s, rank=slice(None))
     )
     assert not judged.priced, judged.said()
+
+
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_one_rank_that_pauses_in_every_twentieth_step(judge: Judge, where: str) -> None:
+    """As one that logs or saves; four times are too few to blame it for their number alone."""
+    healthy = place(even(ranks=2, steps=92), where)
+    judged = judge(healthy.later("other", 0.6, rank=0, steps=slice(12, None, 20)), healthy)
+    found = judged.finding("slow-rank", ranks=[0])
+    assert "in some steps" in found.title
+    assert_priced(found, judged.truth, 0.03)
+    assert not [one for one in judged.priced if one is not found], judged.said()
+
+
+@pytest.mark.parametrize(("share", "named"), [(0.9, True), (0.3, False)])
+def test_work_between_phases_that_is_garbage_collection_is_named(judge: Judge, share: float, named: bool) -> None:
+    """As of a program that calls ``gc.collect()`` in each step."""
+    healthy = even(ranks=2, steps=60)
+    busy = healthy.later("other", 0.1, rank=ALL)
+    pauses = tuple((rank, step, "garbage_collection", share * 0.1) for rank in range(2) for step in range(60))
+    judged = judge(busy, healthy, Recording(stalls=pauses))
+    found = judged.finding("between-phases", ranks=[])
+    assert_bound(found, judged.truth)
+    assert ("garbage" in found.title) == named
+    assert ("gc.freeze()" in found.remedy) == named

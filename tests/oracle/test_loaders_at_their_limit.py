@@ -98,3 +98,29 @@ def test_where_steps_do_not_tell_the_price_is_a_bound(judge: Judge, workers: int
     faster = dataclasses.replace(faulty, wire=Wire(latency_s=0.0, bytes_per_s=1e13))
     judged = judge(faulty, faster, of_processes(workers))
     assert_bound(judged.finding("network-bound"), judged.truth)
+
+
+@pytest.mark.parametrize("together", [0.0, 0.3])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_slow_rank_and_a_loader_that_make_up_for_each_other_are_not_sold_twice(
+    judge: Judge, seed: int, together: float
+) -> None:
+    """Both loaders are of one speed, which rank 1 meets; rank 0 gets ahead of its own, while it waits for rank 1.
+
+    ``together``: the share of a batch's noise that the backward pass of its step has too, as on a busy machine. How far
+    rank 0 gets ahead is not recorded, which makes the loader of rank 1 too dear by up to 3 %.
+    """
+    fast = loaded(even(ranks=2, hosts=2, steps=90, jitter=0.02, seed=seed), 1, 0.130, jitter=0.05, seed=seed)
+    assert fast.loader is not None
+    batch_s = fast.loader.batch_s
+    fast = fast.later("backward", together * (batch_s - batch_s.mean()), rank=slice(None))
+    slow = fast.later("forward", 0.025, rank=1)
+    judged = judge(slow, fast, of_processes(1))
+    assert judged.truth == pytest.approx(1.0, abs=0.03)
+    assert_bound(judged.finding("slow-rank", ranks=[1]), judged.truth)
+    for one in judged.priced:
+        if one.rule == "slow-loader-rank":
+            quick = np.where(np.arange(2)[:, None] == one.ranks[0], 0.02, batch_s)
+            mended = dataclasses.replace(slow, loader=Loader(workers=1, batch_s=quick))
+            assert one.gain is not None
+            assert one.gain.low <= judge(slow, mended, of_processes(1)).truth * 1.03, judged.said()

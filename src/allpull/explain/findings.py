@@ -74,8 +74,8 @@ def findings(facts: Facts) -> Findings:
             continue
         base = facts.window
         if one.kind in ("late", "rest"):
-            others = [other.without for other in late if other is not one and other.without is not None]
-            base = without_all(corrected, others)
+            others = [other for other in late if other is not one and not _make_up(one, other, facts)]
+            base = without_all(corrected, [other.without for other in others if other.without is not None])
         price_of_one = price(facts, one.without, base, one.rare)
         doubt = _behind_loaders(one, price_of_one, facts) or _doubt(one, price_of_one, facts)
         if doubt is None:
@@ -94,6 +94,11 @@ def findings(facts: Facts) -> Findings:
         ),
         undecided=any(doubt.may_cost for doubt in doubts),
     )
+
+
+def _make_up(one: Candidate, other: Candidate, facts: Facts) -> bool:
+    """Whether one of the two makes up for the other: at their limit, loaders are waited for by whom nothing delays."""
+    return facts.loading is not None and (one.rule == "slow-loader-rank") != (other.rule == "slow-loader-rank")
 
 
 def _unknown_causes(facts: Facts) -> list[_Doubt]:

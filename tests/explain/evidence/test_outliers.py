@@ -179,3 +179,25 @@ def test_relabelling_few_ranks_of_few_steps_relabels_who_stands_out(seed: int, o
     work = noisy("gaussian", seed, 12, 3) + late(3, 12, rank=2, by_s=0.2)
     names = [order.index(one.rank) for one in outliers(work).ranks]
     assert names == [one.rank for one in outliers(work[:, order]).ranks] == [order.index(2)]
+
+
+@pytest.mark.parametrize(("steps", "every", "number"), [(90, 20, 4), (60, 10, 6), (400, 100, 4), (200, 8, 25)])
+def test_a_rank_that_pauses_in_every_nth_step_stands_out(steps: int, every: int, number: int) -> None:
+    """Too few times for shuffled labels to tell it from chance."""
+    work = noisy("gaussian", 1, steps, 2)
+    work[every // 2 :: every, 1] += 0.3
+    (one,) = outliers(work).ranks
+    assert one.rank == 1
+    assert one.size.value == pytest.approx(0.3 * number / steps, rel=0.2)
+    work[3, 1] += 0.4  # an accident among them
+    assert [one.rank for one in outliers(work).ranks] == [1]
+
+
+@pytest.mark.parametrize(("steps", "number", "ranks"), [(20, 4, 2), (90, 4, 2), (90, 6, 8), (90, 3, 2), (40, 5, 4)])
+def test_as_many_pauses_at_any_steps_make_nobody_stand_out(steps: int, number: int, ranks: int) -> None:
+    rng, out = np.random.default_rng(5), 0
+    for seed in range(200):
+        work = noisy("gaussian", seed, steps, ranks)
+        work[rng.choice(steps, number, replace=False), rng.integers(ranks, size=number)] += 0.3
+        out += bool(outliers(work).ranks)
+    assert out <= 2

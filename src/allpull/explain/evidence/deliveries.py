@@ -23,15 +23,21 @@ from allpull.replay.window import Bools, Deliveries, Window
 ALONE = 1  # process of a rank: itself, without workers
 LEAST = 0.04  # of a step: taking a batch from a queue, or making a small one, is no fault
 ALWAYS = 0.9  # of the steps: a loader that is waited for that often never gets ahead
+NEARLY = 0.1  # of the steps: a loader that is waited for so often, and in the step before, gets hardly ahead
+TAKING = 0.1  # quantile of the waits: what it takes to take a batch that is ready
 NEARER = -0.5  # the slope half-way between a loader at its limit and one that takes its time
 ERRORS = 2.0  # standard errors that a slope has to be away from it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Loading:
-    """``limits``: the deliveries if loaders are at their limit. ``certain``: they are; otherwise they may be."""
+    """``limits``: the deliveries if loaders are at their limit. ``certain``: they are; otherwise they may be.
+
+    ``nearly``: the deliveries if those that are often waited for get no faster, too.
+    """
 
     limits: Deliveries
+    nearly: Deliveries
     certain: bool
 
     @property
@@ -49,20 +55,25 @@ def loading_of(window: Window, machine: Machine, first: Bools, start: Start) -> 
     workers = max(int(start.packed), 0 if machine.started is None else machine.started - ALONE)
     if workers < 1 or "input" not in window.work:
         return None
-    limits = _deliveries(window, workers, window.odd | first)
-    if not limits.period_s.any():
+    paces = _paces(window, workers, window.odd | first)
+    limits = _of_the_late(window, paces)
+    busy = _made_without_pause(window, paces)
+    nearly = _with_nearly_late(paces, limits, busy)
+    if not nearly.period_s.any():
         return None
-    low, high = _slope(window, limits)
-    return None if low > NEARER else Loading(limits=limits, certain=high < NEARER)
+    is_behind = bool(limits.period_s.any())
+    whole = np.arange(window.steps.size)[:, None] >= workers
+    low, high = _slope(window, paces, (limits.period_s > 0) & whole if is_behind else busy & (nearly.period_s > 0))
+    return None if low > NEARER else Loading(limits=limits, nearly=nearly, certain=is_behind and high < NEARER)
 
 
-def limited(window: Window, loading: Loading) -> Window:
+def limited(window: Window, deliveries: Deliveries) -> Window:
     """``window`` in which nobody gets a batch sooner than it was made."""
-    return replace(window, deliveries=loading.limits)
+    return replace(window, deliveries=deliveries)
 
 
-def _deliveries(window: Window, workers: int, unusual: Bools) -> Deliveries:
-    """Those of the ranks that nearly always wait for a worker; periods of others, and of unusual steps, are 0."""
+def _paces(window: Window, workers: int, unusual: Bools) -> Deliveries:
+    """The deliveries as if all ranks waited for their workers in every step; periods of unusual steps are 0."""
     input_s = window.work["input"]
     fetches = np.zeros(window.events, dtype=np.bool_)
     delivered_s = np.zeros((window.steps.size, window.ranks))
@@ -77,12 +88,34 @@ def _deliveries(window: Window, workers: int, unusual: Bools) -> Deliveries:
     period_s = delivered_s.copy()
     period_s[workers:] -= delivered_s[:-workers]
     known = _over(~unusual & np.isin(np.arange(window.steps.size), list(last)), workers)
-    waited = _waited_s(window, workers) > LEAST * period_s
-    behind = (waited & known[:, None]).sum(axis=0) >= ALWAYS * max(1, known.sum())
     known[:workers] = ~unusual[:workers]
     period_s[~known] = 0.0
-    period_s[:, ~behind] = 0.0
     return Deliveries(workers=workers, period_s=period_s, fetches=fetches, input_s=input_s)
+
+
+def _of_the_late(window: Window, paces: Deliveries) -> Deliveries:
+    """``paces`` of the ranks that nearly always wait for a worker; periods of others are 0."""
+    first = paces.workers  # their period is no whole one
+    known = paces.period_s[first:].any(axis=1)
+    waited = (_waited_s(window, first) > LEAST * paces.period_s)[first:][known]
+    behind = waited.sum(axis=0) >= ALWAYS * max(1, known.sum())
+    return replace(paces, period_s=np.where(behind, paces.period_s, 0.0))
+
+
+def _made_without_pause(window: Window, paces: Deliveries) -> Bools:
+    """The batches, (steps, ranks), that were waited for as the one before of the same worker was."""
+    input_s, workers = window.per_step("input"), paces.workers
+    waited = input_s > np.quantile(input_s, TAKING, axis=0) + LEAST * window.wall_s.mean(axis=0)
+    made: Bools = waited & (paces.period_s > 0)
+    made[:workers] = False
+    made[workers:] &= waited[:-workers]
+    return made
+
+
+def _with_nearly_late(paces: Deliveries, limits: Deliveries, busy: Bools) -> Deliveries:
+    """``limits``, and ``paces`` of other ranks whose workers often are ``busy`` (steps, ranks) without a pause."""
+    often = busy.sum(axis=0) >= max(MIN_POINTS, NEARLY * busy.shape[0])
+    return replace(limits, period_s=np.where(often, paces.period_s, limits.period_s))
 
 
 def _over(usual: Bools, workers: int) -> Bools:
@@ -102,17 +135,25 @@ def _waited_s(window: Window, workers: int) -> Floats:
     return waited_s
 
 
-def _slope(window: Window, limits: Deliveries) -> tuple[float, float]:
-    """By how much a wait is longer where the rest of the steps is longer by 1 s, as an interval."""
-    rows, ranks = np.flatnonzero(limits.period_s.any(axis=1)), limits.period_s.any(axis=0)
-    rows = rows[rows >= limits.workers]
-    waited_s = _waited_s(window, limits.workers)[rows][:, ranks]
-    rest_s = limits.period_s[rows][:, ranks] - waited_s
-    waited_s, rest_s = (part - part.mean(axis=0) for part in (waited_s, rest_s))
-    draws = waited_s.size / limits.workers - ranks.sum() - 1  # sums over several steps overlap
+def _slope(window: Window, paces: Deliveries, points: Bools) -> tuple[float, float]:
+    """By how much a wait is longer where the rest of the steps is longer by 1 s, as an interval.
+
+    ``points`` (steps, ranks): of which batches.
+    """
+    ranks = points.any(axis=0)
+    all_waited_s = _waited_s(window, paces.workers)
+    waited_s, rest_s = (_centred(each_s, points)[points] for each_s in (all_waited_s, paces.period_s - all_waited_s))
+    draws = waited_s.size / paces.workers - ranks.sum() - 1  # sums over several steps overlap
     spread = float((rest_s**2).sum())
-    if rows.size < MIN_POINTS or draws < 1 or not spread > 0:
+    if points.any(axis=1).sum() < MIN_POINTS or draws < 1 or not spread > 0:
         return -np.inf, np.inf
     slope = float((rest_s * waited_s).sum()) / spread
     error = np.sqrt(float(((waited_s - slope * rest_s) ** 2).sum()) / draws / spread)
     return slope - ERRORS * error, slope + ERRORS * error
+
+
+def _centred(each_s: Floats, points: Bools) -> Floats:
+    """``each_s`` (steps, ranks) less the mean of each rank over ``points``."""
+    mean_s = np.where(points, each_s, 0.0).sum(axis=0) / np.maximum(1, points.sum(axis=0))
+    centred: Floats = each_s - mean_s
+    return centred

@@ -155,7 +155,7 @@ def gather(
     start = start or Start()
     loading = loading_of(window, machine, first, start)
     if loading is not None and loading.certain:
-        window = limited(window, loading)
+        window = limited(window, loading.limits)
     return Facts(
         window=window,
         machine=machine,

@@ -1,6 +1,6 @@
 """Which ranks stand out from the others repeatedly, and not only because some rank has to be last.
 
-There are two tests, and a rank stands out by either. Their null hypothesis is equal ranks with random delays.
+There are three tests, and a rank stands out by any. Their null hypothesis is equal ranks with random delays.
 
 Steadily late: in each step the work of a rank minus the mean of the others' is zero on average, and its mean over
 steps, without the largest and smallest tenth of them, follows Student's t (Yuen & Dixon 1973, Biometrika 60: a stall
@@ -19,6 +19,10 @@ are clipped at the usual range. The fault itself is part of what is shuffled: wi
 Blocks are short, so consecutive steps with ρ = 0.6 let some rank stand out in 4 runs of 100 with 4 ranks and in 8 with
 8; such a rank was later than the others in those steps, and has to cost its share of them to be reported.
 
+Late at equal intervals: what a program does on one rank in every n-th step, such as logging or saving, pauses it there
+and nowhere else. Too few pauses for shuffled labels are still no accident if each n-th step has one: of the 2.6 million
+ways to choose four of 90 steps, 134 do. Where more than half of the ranks do, they pause in turn, and none stands out.
+
 Ranks that stand out are removed, and the others are tested again: what remains is the noise floor of the run.
 """
 
@@ -26,13 +30,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import comb
 
 import numpy as np
 
 from allpull.analyse.statistics import MIN_BLOCKS, MIN_POINTS, ratio_interval, steps_per_draw
 from allpull.analyse.steps.grid import Floats
 from allpull.analyse.student_t import quantile
+from allpull.explain.evidence.jitter import QUARTILE_SD
 from allpull.replay.leave_one_out import beyond_others
+from allpull.replay.window import Bools
 from allpull.schema.results import Interval
 
 SELDOM = 1e-4  # false alarms of the t test, over all ranks of a run: one in ten thousand runs
@@ -46,6 +53,9 @@ DEVIATIONS = 4.0  # above the mean of shuffled runs: one to three of 1,000 runs 
 FEW_DRAWS = 4.5
 ALIKE_STEPS = 12.0
 STEADY_SHARE = 0.5  # of its mean excess: a rank that is as often early as late has less
+PAUSE = 0.25  # of the work of a step: longer than any jitter
+PAUSE_SDS = 8.0  # and than its own steps vary by
+MOST_OF_IT = 0.5  # of a rank's pauses, in time: one more that is an accident hides no others
 USUAL = 2.0  # times the excess of the last rank in the median step: beyond it is a stall
 
 
@@ -131,14 +141,44 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
     means = [late.mean(axis=0) for late in (whole, cut)]
     steadily_s, chance_s = _steadily(work_s)
     steady = (steadily_s > chance_s) | (means[1] > floors[1])
-    out = steady | (means[0] > floors[0])
+    due = _at_intervals(excess, work_s)
+    often = steady | (means[0] > floors[0])
+    out = often | due.any(axis=0)
     outstanding = []
     for place in np.argsort(-means[0], kind="stable"):
         if out[place]:
             is_steady = steady[place] and means[1][place] >= STEADY_SHARE * means[0][place]
-            series = excess[:, place]
+            series = excess[:, place] if often[place] else np.where(due[:, place], excess[:, place], 0.0)
             outstanding.append((int(place), np.clip(series, -usual_s, usual_s) if is_steady else series))
     return outstanding, min(*floors, float(chance_s.max()))
+
+
+def _at_intervals(excess: Floats, work_s: Floats) -> Bools:
+    """The pauses of ranks that pause in every n-th step; all three (steps, ranks)."""
+    steps, ranks = excess.shape
+    apart = np.zeros((steps, ranks), dtype=np.bool_)
+    more = excess - np.median(excess, axis=0)
+    sds = np.median(np.abs(more), axis=0) / QUARTILE_SD
+    pauses = more >= np.maximum(PAUSE_SDS * sds, PAUSE * float(np.median(work_s)))
+    for rank in np.flatnonzero(pauses.sum(axis=0) > 1):
+        places = np.flatnonzero(pauses[:, rank])
+        every = int(np.bincount(np.diff(places)).argmax())
+        due = np.arange(np.bincount(places % every).argmax(), steps, every)
+        found = float(more[due, rank].sum()) >= MOST_OF_IT * float(more[places, rank].sum())
+        apart[due, rank] = found and pauses[due, rank].all() and _chance(steps, due.size) < SELDOM
+    return apart if apart.any(axis=0).sum() <= ranks // 2 else np.zeros_like(apart)
+
+
+def _chance(steps: int, number: int) -> float:
+    """The share of the ways to choose ``number`` of ``steps`` that are each n-th step from first to last.
+
+    >>> round(_chance(90, 4) * comb(90, 4))
+    134
+    """
+    every = np.arange(2, steps)
+    first = np.maximum(0, steps - number * every)
+    last = np.minimum(every, steps - (number - 1) * every) - 1
+    return float(np.maximum(0, last - first + 1).sum()) / comb(steps, number)
 
 
 def _steadily(work_s: Floats) -> tuple[Floats, Floats]:
@@ -159,7 +199,7 @@ def _steadily(work_s: Floats) -> tuple[Floats, Floats]:
 
 def _outstanding(rank: int, excess: Floats) -> Outlier:
     late = np.maximum(excess, 0.0)
-    steady = bool(excess.mean() >= STEADY_SHARE * late.mean())
+    steady = bool(np.median(excess) > 0 and excess.mean() >= STEADY_SHARE * late.mean())
     return Outlier(rank=rank, size=mean_interval(excess if steady else late), steady=steady)
 
 

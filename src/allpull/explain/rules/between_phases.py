@@ -4,7 +4,8 @@ What it is
     Logging, metrics, plots, a progress bar, hooks, garbage collection, or a phase of the program that is not marked.
 
 How it is found
-    By the phase `other`: what remains of a step without all known phases and collectives.
+    By the phase `other`: what remains of a step without all known phases and collectives. Ranks record how long Python
+    collects garbage and torch.compile compiles: if that covers half of it, the title names it.
 
 What it costs
     At most what the replay without it saves, as far as ranks have it in common: some of this work is necessary. What
@@ -26,7 +27,10 @@ from functools import partial
 from allpull.explain.candidate import Candidate, as_recorded, seconds, share
 from allpull.explain.evidence.cpu_waiting import is_work
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.stalls import explained_shares
+from allpull.explain.remedy import joined
 from allpull.explain.remedy_text import mark_or_trace
+from allpull.explain.rules.common_stall import CAUSES, against
 from allpull.replay.whatif.work import lower_median, without_common
 from allpull.units import show_time
 
@@ -39,15 +43,19 @@ def find(facts: Facts) -> list[Candidate]:
     if other_s < LEAST * facts.step_s or not is_work(facts.window, "other"):
         return []
     without = partial(without_common, phases=("other",))
+    covered = explained_shares(facts.window.per_step("other"), facts.stalls.seconds)
+    causes = [CAUSES[cause] for cause in covered]
     return [
         Candidate(
             rule="between-phases",
             kind="job",
-            title=f"All ranks spend {show_time(other_s)} per step between the known phases",
-            remedy=mark_or_trace(facts.start),
+            title=f"All ranks spend {show_time(other_s)} per step between the known phases"
+            + (f": {', and '.join(causes)}" if causes else ""),
+            remedy=joined("; ", *(against(cause, facts.start) for cause in covered)) or mark_or_trace(facts.start),
             evidence=(
                 seconds("work outside the known phases, taken by at least half of the ranks", other_s, facts.span),
                 share("of the step", other_s / facts.step_s, facts.span),
+                *(share(f"part of it in which {CAUSES[one]}", part, facts.span) for one, part in covered.items()),
             ),
             without=without,
             bounds=(as_recorded, without),

@@ -101,7 +101,7 @@ def find(facts: Facts) -> list[Candidate]:
             kind="job",
             title=f"All ranks stall together {often}, by {show_time(each_s)} on average, most of it {where}"
             + "".join(f"{', and' if place else ':'} {CAUSES[cause]}" for place, cause in enumerate(causes)),
-            remedy=joined("; ", *(_remedy(cause, facts.start) for cause in causes))
+            remedy=joined("; ", *(against(cause, facts.start) for cause in causes))
             or sentence(
                 f"{NOT_AMONG if facts.stalls.recorded else NOT_RECORDED}; see what the program does in steps {numbers}"
                 f"{more} (",
@@ -149,7 +149,7 @@ def _file_rates(facts: Facts, stalls: Bools, stall_s: float) -> tuple[float, flo
     return in_stalls, elsewhere
 
 
-def _remedy(cause: str, start: Start) -> Action:
+def against(cause: str, start: Start) -> Action:
     """What to do about ``cause``, a key of ``CAUSES``."""
     if cause == COLLECTION:
         freeze, disable, collect = program("gc.freeze()"), program("gc.disable()"), program("gc.collect()")

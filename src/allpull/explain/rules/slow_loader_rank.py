@@ -16,7 +16,8 @@ What to do
     make shards of equal size.
 
 When it is wrong
-    Where the loader runs in the main process (`num_workers=0`), a slow processor looks like a slow loader.
+    Where the loader runs in the main process (`num_workers=0`), a slow processor looks like a slow loader. Loaders of
+    other ranks that are hardly faster are not waited for now, and would be next.
 """
 
 from __future__ import annotations

@@ -58,10 +58,10 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     events = order_events(recorded, matched_calls, aligned.clock.bound_s or 0.0)
     if ranks > 1 and not ((events.kind == REDUCE).any() or events.meets.any()):
         return NoWindow(reason="no collective of these steps could be matched across ranks: nobody is seen to wait")
+    reductions, level, more_gaps = _reductions(aligned, steps, recorded, events)  # takes most memory: before the work
     phases, host_s = _phases(records, recorded, events)
     work = lay_out_work(*in_segments(events, recorded, phases, host_s))
     del phases, host_s  # as large as the records of a long run
-    reductions, level, more_gaps = _reductions(aligned, steps, recorded, events)
     reductions = _with_own(reductions, recorded, events, work)
     paced_s, issued_s, fetched_s = (_seconds_or_none(records, f"{name}_ns", ranks) for name in OF_HOST)
     queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
@@ -240,9 +240,7 @@ def _of_networks(
         sizes = bucket_times.sizes(run.events, first, None, numbers[0]) if len(numbers) == 1 else None
         lane = bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes)
         return lane, "bucket" if is_single else "step", []
-    lead_s = np.concatenate([one.seconds for one in whole], axis=1)
-    order = np.argsort(-np.median(lead_s, axis=(0, 2)), kind="stable") if len(whole) > 1 else np.arange(lead_s.shape[1])
-    lead_s = np.minimum.accumulate(lead_s[:, order], axis=1)
+    lead_s, order = _on_one_lane([one.seconds for one in whole])
     each = [
         bucket_times.sizes(run.events, first, one.seconds.shape[1], number)
         for one, number in zip(whole, numbers, strict=True)
@@ -257,6 +255,20 @@ def _of_networks(
         gaps.append(Gap(kind="bucket times", text=text))
     windows = aligned.buckets if len(reduced.names) == 1 else None
     return bucket_times.solve_reductions(stand_s, leave_s, lead_s, sizes, windows), "bucket", gaps
+
+
+def _on_one_lane(leads_s: list[Floats]) -> tuple[Floats, NDArray[np.intp]]:
+    """The leads of all buckets of some networks, (reductions, buckets, ranks), in the order of one lane; and the order.
+
+    Those of a single network are changed in place: they may be as large as the rest of a window.
+    """
+    lead_s = leads_s[0]
+    order = np.arange(lead_s.shape[1])
+    if len(leads_s) > 1:
+        every_s = np.concatenate(leads_s, axis=1)
+        order = np.argsort(-np.median(every_s, axis=(0, 2)), kind="stable")
+        lead_s = every_s[:, order]
+    return np.minimum.accumulate(lead_s, axis=1, out=lead_s), order
 
 
 def _with_own(lane: Reductions | None, recorded: Moments, events: Events, work: dict[str, Floats]) -> Reductions | None:

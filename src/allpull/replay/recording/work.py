@@ -110,7 +110,8 @@ def _steps(events: Events, begin_s: Floats, phases: Mapping[str, Floats]) -> _St
     of_steps_s = np.diff(total_s[ends], axis=0, prepend=0.0)
     before_s = np.concatenate([np.zeros((1, begin_s.size)), total_s[ends[:-1]]])
     until_s = np.zeros((len(PHASES) + 1, *of_steps_s.shape))
-    np.cumsum([phases[name] for name in PHASES], axis=0, out=until_s[1:])
+    for place, name in enumerate(PHASES):  # as one array for cumsum they would be in memory twice
+        np.add(until_s[place], phases[name], out=until_s[place + 1])
     np.minimum(until_s, of_steps_s, out=until_s)
     return _Steps(
         until_s=until_s,

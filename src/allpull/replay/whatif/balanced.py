@@ -53,10 +53,10 @@ def _varying(level: Window, window: Window, phases: Collection[str], chosen: Boo
         return level
     sd_s = sum((window.per_step(name) for name in phases), start=np.zeros(window.wall_s.shape))[usual].std(axis=0)
     share = np.minimum(1.0, np.divide(np.median(sd_s[models]), sd_s, out=np.ones_like(sd_s), where=sd_s > 0))
-    work_s, own_s = _of_events(window, phases), _of_events(level, phases)
-    excess_s = work_s - _median(work_s[:, models])
-    deviation_s = share * (excess_s - _mean_by_place(excess_s, window, usual[window.step_of]))
+    own_s = _of_events(level, phases)
+    deviation_s = share * _deviation(_of_events(window, phases), models, window, usual[window.step_of])
     kept = np.divide(np.maximum(own_s + deviation_s, 0.0), own_s, out=np.ones_like(own_s), where=own_s > 0)
+    del own_s, deviation_s  # each may be as large as a window's work in a phase
     kept[~usual[window.step_of]] = 1.0
     kept[:, ~chosen] = 1.0
     work = {name: seconds * kept if name in phases else seconds for name, seconds in level.work.items()}
@@ -64,6 +64,12 @@ def _varying(level: Window, window: Window, phases: Collection[str], chosen: Boo
     if lane is not None and "backward" in phases:
         lane = replace(lane, lead_s=lane.lead_s * kept[window.kind == REDUCE][:, None, :])
     return replace(level, work=work, reductions=lane)
+
+
+def _deviation(work_s: Floats, models: Bools, window: Window, used: Bools) -> Floats:
+    """By how much the excess of ``work_s`` over that of ``models`` differs from its mean, (events, ranks)."""
+    excess_s = work_s - _median(work_s[:, models])
+    return excess_s - _mean_by_place(excess_s, window, used)
 
 
 def _of_events(window: Window, phases: Collection[str]) -> Floats:
@@ -98,8 +104,8 @@ def without_rotation(window: Window) -> Window:
     lane = window.reductions
     if lane is not None:
         lane = replace(lane, lead_s=_mean(lane.lead_s) * share)
-    even = {name: _mean(seconds) * share - seconds for name, seconds in work.items()}
-    return replace(window, work=_with(window, even), reductions=lane)
+    evened = _with(window, work, lambda seconds: _mean(seconds) * share - seconds)
+    return replace(window, work=evened, reductions=lane)
 
 
 def without_persistence(window: Window) -> Window:
@@ -116,8 +122,8 @@ def without_persistence(window: Window) -> Window:
     lane = window.reductions
     if lane is not None:
         lane = replace(lane, lead_s=lane.lead_s * factor)
-    even = {name: seconds * (factor - 1.0) for name, seconds in work.items()}
-    return replace(window, work=_with(window, even), reductions=lane)
+    evened = _with(window, work, lambda seconds: seconds * (factor - 1.0))
+    return replace(window, work=evened, reductions=lane)
 
 
 def _not_above_usual(window: Window) -> Floats:
@@ -136,10 +142,10 @@ def _changed(window: Window, phases: Collection[str], change: Callable[[Floats],
     return replace(window, work=work, reductions=lane)
 
 
-def _with(window: Window, more: dict[str, Floats]) -> dict[str, Floats]:
-    """The work of ``window`` and ``more``, never below 0, where rounding might take it."""
+def _with(window: Window, parts: dict[str, Floats], more: Callable[[Floats], Floats]) -> dict[str, Floats]:
+    """The work of ``window`` with ``more`` for each of ``parts``, never below 0, where rounding might take it."""
     return {
-        name: np.maximum(seconds + more[name], 0.0) if name in more else seconds
+        name: np.maximum(seconds + more(parts[name]), 0.0) if name in parts else seconds
         for name, seconds in window.work.items()
     }
 
