@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from allpull.errors import BadInput
-from allpull.report.live import MOST_RANKS, LivePage, late_rank
+from allpull.report.live import MOST_CONNECTIONS, MOST_RANKS, LivePage, late_rank
 from allpull.schema.base import tag
 from allpull.schema.results import RankWatched, WatchResult
 
@@ -99,6 +100,19 @@ def test_a_name_that_was_made_to_lead_here_is_refused(live, host):
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_it_can_only_be_read(live, method):
     assert request(live, below(live), method)[0] == 501
+
+
+def test_whoever_opens_many_connections_locks_nobody_out(live):
+    """The attack of another user of this host: connections that say nothing, or begin a request and never end it."""
+    slow = []
+    for number in range(MOST_CONNECTIONS + 40):
+        slow.append(socket.create_connection(("127.0.0.1", live.port), timeout=30))
+        slow[-1].sendall(b"GET /" if number % 2 else b"")
+    assert request(live, below(live))[0] == 200
+    assert len(live._server._open) <= MOST_CONNECTIONS
+    assert slow[0].recv(1) == b""  # the oldest were ended
+    for one in slow:
+        one.close()
 
 
 def test_a_port_that_is_taken_is_an_error_of_the_user(live):

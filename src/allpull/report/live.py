@@ -8,9 +8,11 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import socket
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -26,6 +28,7 @@ ADDRESS = "127.0.0.1"  # never another: what a job does is nobody else's busines
 MOST_RANKS = 64  # rows of the page: first those in trouble, then the latest
 MOST_POINTS = 600  # of the curve of throughput
 LEAST_LATE = 0.01  # of a step: below it, ranks are equally fast
+MOST_CONNECTIONS = 64  # at once: any user of this host can open some, and each takes a thread
 IDLE_S = 20.0  # a connection that says nothing for so long is closed
 COLOURS = {**PHASES, "collective": PHASES["wait"]}
 ASSETS = {
@@ -122,7 +125,26 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
     allow_reuse_address = False  # else another program of this user could have taken the port meanwhile
+    request_queue_size = MOST_CONNECTIONS
     page: LivePage
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        self._open: deque[Any] = deque()
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Serve another connection; the oldest of too many ends, so that whoever opens many locks nobody out."""
+        self._open.append(request)
+        if len(self._open) > MOST_CONNECTIONS:
+            with suppress(OSError):  # it has just ended by itself
+                self._open.popleft().shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """End a connection."""
+        with suppress(ValueError):
+            self._open.remove(request)
+        super().shutdown_request(request)
 
 
 class _Request(BaseHTTPRequestHandler):
