@@ -53,7 +53,9 @@ def test_faster_workers_gain_what_the_rest_of_the_step_allows(judge: Judge, work
     faulty = loaded(slow_network(), workers, batch_s)
     judged = judge(faulty, dataclasses.replace(faulty, loader=None), of_processes(workers))
     assert judged.truth > 1.5
-    assert_priced(judged.finding("input-bound", ranks=[]), judged.truth, tolerance=0.02)
+    found = judged.finding("input-bound", ranks=[])
+    assert_priced(found, judged.truth, tolerance=0.02)
+    assert "more loader workers" in found.remedy
 
 
 def test_a_rank_whose_worker_is_out_of_phase_is_not_blamed(judge: Judge) -> None:
@@ -89,6 +91,8 @@ def test_a_fetch_that_takes_its_time_hides_nothing(judge: Judge, device: Device 
     assert judged.truth > 1.1
     assert finding.gain.low <= judged.truth <= finding.gain.high * 1.02, judged.said()
     assert "batches come no sooner" not in judged.notes()
+    if device is None:  # more workers would make nothing faster
+        assert "num_workers=0" in judged.finding("input-bound").remedy
 
 
 @pytest.mark.parametrize("workers", [4, 6])

@@ -52,7 +52,7 @@ def loading_of(window: Window, machine: Machine, first: Bools, start: Start) -> 
     ``first`` (steps,): the first batch of an epoch, which is waited for whatever the pace. Threads that read a pack
     count as one worker: they make one batch after the other.
     """
-    workers = max(int(start.packed), 0 if machine.started is None else machine.started - ALONE)
+    workers = _workers(machine, start)
     if workers < 1 or "input" not in window.work:
         return None
     paces = _paces(window, workers, window.odd | first)
@@ -62,14 +62,28 @@ def loading_of(window: Window, machine: Machine, first: Bools, start: Start) -> 
     if not nearly.period_s.any():
         return None
     is_behind = bool(limits.period_s.any())
-    whole = np.arange(window.steps.size)[:, None] >= workers
-    low, high = _slope(window, paces, (limits.period_s > 0) & whole if is_behind else busy & (nearly.period_s > 0))
+    low, high = _slope(window, paces, _whole(limits) if is_behind else busy & (nearly.period_s > 0))
     return None if low > NEARER else Loading(limits=limits, nearly=nearly, certain=is_behind and high < NEARER)
+
+
+def are_ready(window: Window, machine: Machine, first: Bools, start: Start) -> bool:
+    """Whether batches of workers are there when they are asked for, and to take one is what takes time."""
+    workers = _workers(machine, start)
+    if workers < 1 or "input" not in window.work:
+        return False
+    paces = _paces(window, workers, window.odd | first)
+    limits = _of_the_late(window, paces)
+    return bool(limits.period_s.any()) and _slope(window, paces, _whole(limits))[0] > NEARER
 
 
 def limited(window: Window, deliveries: Deliveries) -> Window:
     """``window`` in which nobody gets a batch sooner than it was made."""
     return replace(window, deliveries=deliveries)
+
+
+def _workers(machine: Machine, start: Start) -> int:
+    """How many of each rank make batches ahead; 0: none, or it is not known."""
+    return max(int(start.packed), 0 if machine.started is None else machine.started - ALONE)
 
 
 def _paces(window: Window, workers: int, unusual: Bools) -> Deliveries:
@@ -100,6 +114,13 @@ def _of_the_late(window: Window, paces: Deliveries) -> Deliveries:
     waited = (_waited_s(window, first) > LEAST * paces.period_s)[first:][known]
     behind = waited.sum(axis=0) >= ALWAYS * max(1, known.sum())
     return replace(paces, period_s=np.where(behind, paces.period_s, 0.0))
+
+
+def _whole(limits: Deliveries) -> Bools:
+    """The batches, (steps, ranks), of ranks at their limit whose period lies in the window."""
+    whole: Bools = limits.period_s > 0
+    whole[: limits.workers] = False
+    return whole
 
 
 def _made_without_pause(window: Window, paces: Deliveries) -> Bools:

@@ -24,8 +24,11 @@ What to do
     More loader workers: `DataLoader(num_workers=…, prefetch_factor=4, persistent_workers=True, pin_memory=True)`, and
     as many CPUs for them (`sbatch --cpus-per-task=…`). The number in the finding is that of workers that make batches
     as fast as the rest of a step takes them. If the storage is slow, copy the data to local disks or pack them into a
-    few large files. In allpull's own trainer: a pack, and `--set data.threads=…`; for an image folder
-    `data.workers=…`.
+    few large files. In allpull's own trainer: a pack, and `--set data.threads=…`; for an image folder `data.workers=…`.
+    If waits do not depend on the rest of a step, batches are ready, and what takes time is to take one from another
+    process: more workers do not help. Make small batches in the training process (`num_workers=0`), or hand over fewer
+    tensors. The processes of a rank are counted, not what they are: a loader without workers looks the same beside
+    another process.
 
 When it is wrong
     Where the loop itself makes the batch look late: a `.item()` that waits for the device just before the next batch is
@@ -37,7 +40,7 @@ from __future__ import annotations
 from functools import partial
 
 from allpull.explain.candidate import Candidate, Removal, as_recorded, count, rate, seconds, share
-from allpull.explain.evidence.deliveries import ALONE, LEAST
+from allpull.explain.evidence.deliveries import ALONE, LEAST, are_ready
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import (
     common_input,
@@ -48,10 +51,15 @@ from allpull.explain.evidence.loader import (
     workers_needed,
 )
 from allpull.explain.evidence.pacing import fed_in_time
-from allpull.explain.remedy import Action, sentence, within
+from allpull.explain.remedy import Action, program, sentence, within
 from allpull.explain.remedy_text import cpus_for_workers, workers
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
+
+TAKING = (
+    "if the loader has workers, batches are ready, and taking one from another process is what takes time: more workers "
+    "do not help; hand over fewer and larger tensors, or make small batches in the training process ("
+)
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -112,6 +120,10 @@ def _remedy(facts: Facts, waited_s: float) -> Action:
     most = None if started is None else max(0, started - ALONE)
     now = "" if most is None else f" (now at most {most} per rank)" if most else " (now none)"
     more = workers(facts.start, facts.machine, workers_needed(facts, waited_s))
+    is_own = facts.start.starter != "train"
+    if is_own and facts.loading is None and are_ready(facts.window, facts.machine, facts.first, facts.start):
+        itself = program("DataLoader(num_workers=0)")
+        return sentence(TAKING, itself, "); if it has none: ", more)
     cpus = cpus_for_workers(facts.start, facts.machine)
     with_cpus, storage = within(", with ", cpus, " for them"), "; data on local disks where storage is slow"
     return sentence(within(f"more loader workers{now}: ", more), with_cpus, storage)
