@@ -57,8 +57,8 @@ from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
 TAKING = (
-    "if the loader has workers, batches are ready, and taking one from another process is what takes time: more workers "
-    "do not help; hand over fewer and larger tensors, or make small batches in the training process ("
+    "if the loader has workers, batches are ready, and taking one from another process is what takes time: more "
+    "workers do not help; hand over fewer and larger tensors, or make small batches in the training process ("
 )
 
 
