@@ -74,7 +74,7 @@ def values(chart):
     stack, rows = [chart.spec], []
     while stack:
         node = stack.pop()
-        if isinstance(node, list):
+        if isinstance(node, list | tuple):
             rows += [one for one in node if isinstance(one, dict) and "value" in one]
             stack += node
         elif isinstance(node, dict):
