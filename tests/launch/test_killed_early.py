@@ -57,7 +57,7 @@ def state_of(run_cli, directory: Path) -> tuple[str, str, bool]:
 @pytest.mark.parametrize(
     "moment",
     [
-        pytest.param("allpull.launch.job:_job_file", id="after run.json"),
+        pytest.param("allpull.rundir.job_file:whole_json", id="after run.json"),
         pytest.param("allpull.launch.job:write_reserve", id="the directory is complete"),
         pytest.param("allpull.launch.local:check_memory", id="before the plan"),
         pytest.param("allpull.launch.local:check_port", id="before the agent"),
