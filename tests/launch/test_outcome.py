@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -37,6 +38,14 @@ def test_of_several_exceptions_the_earliest_is_the_cause():
     found = first_failure([failure(0, 1, raised_ns=50), failure(2, 1, raised_ns=40), failure(1, -15)])
     assert found is not None
     assert found.rank == 2
+
+
+def test_of_one_host_a_rank_whose_boot_is_not_known_is_compared_by_the_same_clock():
+    """As of one that found no room for its header on a full disk."""
+    first, then = failure(0, 2, raised_ns=40), failure(1, 1, raised_ns=50)
+    known = {"boot_id": "b", "realtime_ahead_ns": 10**18}
+    for one, other in ((replace(first, **known), then), (first, replace(then, **known))):
+        assert first_failure([one, other]) == one
 
 
 def test_a_rank_that_we_ended_is_never_the_cause_when_another_failed():

@@ -47,12 +47,12 @@ def _warned(directory: Path) -> str:
 def first_failure(failures: Iterable[RankFailure]) -> RankFailure | None:
     """The failure that caused the others, or None.
 
-    Times of one boot are compared on its monotonic clock. Times of several boots are compared on wall clocks, the best
-    that is available when a job has just died: a peer notices a lost connection within milliseconds, and synchronised
-    clocks agree to about one.
+    Times of one host or boot are compared on its monotonic clock; a rank whose disk took no header has no boot. Times of
+    several boots are compared on wall clocks, the best that is available when a job has just died: a peer notices a
+    lost connection within milliseconds, and synchronised clocks agree to about one.
     """
     every = list(failures)
-    one_clock = len({failure.boot_id for failure in every}) == 1
+    one_clock = len({failure.host for failure in every}) == 1 or len({failure.boot_id for failure in every}) == 1
     return min(every, key=lambda failure: _rank_of_suspicion(failure, one_clock=one_clock), default=None)
 
 
