@@ -47,8 +47,8 @@ def _warned(directory: Path) -> str:
 def first_failure(failures: Iterable[RankFailure]) -> RankFailure | None:
     """The failure that caused the others, or None.
 
-    Times of one host or boot are compared on its monotonic clock; a rank whose disk took no header has no boot. Times of
-    several boots are compared on wall clocks, the best that is available when a job has just died: a peer notices a
+    Times of one host or boot are compared on its monotonic clock; a rank whose disk took no header has no boot. Times
+    of several boots are compared on wall clocks, the best that is available when a job has just died: a peer notices a
     lost connection within milliseconds, and synchronised clocks agree to about one.
     """
     every = list(failures)
