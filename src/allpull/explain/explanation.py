@@ -19,6 +19,7 @@ from allpull.explain.evidence.facts import Facts, first_batches, gather, other_r
 from allpull.explain.evidence.file_access import file_access
 from allpull.explain.evidence.lateness import step_s
 from allpull.explain.evidence.link_fit import with_links
+from allpull.explain.evidence.loader_pace import loader_pace
 from allpull.explain.evidence.machine import machine_of
 from allpull.explain.evidence.network import network_of
 from allpull.explain.evidence.stalls import stalls_of
@@ -83,6 +84,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         broadcasts_only_buffers=broadcasts_only_buffers(run, networks),
         transports=transports_of(run, read_transports(run.directory, run.events)),
         start=start_of(run.record),
+        pace=loader_pace(run, window.steps),
     )
     grown = tree(facts.window, against)
     answers = findings(facts)

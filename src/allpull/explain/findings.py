@@ -98,7 +98,8 @@ def findings(facts: Facts) -> Findings:
 
 def _make_up(one: Candidate, other: Candidate, facts: Facts) -> bool:
     """Whether one of the two makes up for the other: at their limit, loaders are waited for by whom nothing delays."""
-    return facts.loading is not None and (one.rule == "slow-loader-rank") != (other.rule == "slow-loader-rank")
+    makes_up = facts.loading is not None and facts.loading.makes_up
+    return makes_up and (one.rule == "slow-loader-rank") != (other.rule == "slow-loader-rank")
 
 
 def _unknown_causes(facts: Facts) -> list[_Doubt]:

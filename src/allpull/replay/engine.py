@@ -147,16 +147,15 @@ def moments(window: Window, begins_s: Floats | None = None) -> Iterator[tuple[in
     after_s = None if lane is None else lane_s(lane)
     now_s = window.begin_s.astype(np.float64)
     loaders = window.deliveries if begins_s is None else None
-    delivered_s = np.full((window.steps.size, window.ranks), -np.inf)
+    batches = None if loaders is None or "input" not in window.work else _Batches(window, loaders)
     place, begun = 0, -1
     for event, (kind, step) in enumerate(zip(window.kind.tolist(), window.step_of.tolist(), strict=True)):
         if begins_s is not None and step != begun:
             now_s, begun = begins_s[step], step
         stand_s = now_s + work_s[event]
-        if loaders is not None and loaders.fetches[event]:
+        if batches is not None and batches.loaders.fetches[event]:
             fetched_s = now_s + fetch_work_s(window, event)
-            delivered_s[step] = _delivered(window, loaders, event, fetched_s, delivered_s)
-            stand_s = stand_s + (delivered_s[step] - fetched_s)
+            stand_s = stand_s + (batches.taken_s(event, fetched_s) - fetched_s)
         now_s, bucket = stand_s, NO_BUCKET
         if kind == CALL:
             now_s = _called(window, event, stand_s)
@@ -190,17 +189,38 @@ def fetch_work_s(window: Window, event: int) -> Floats:
     return sum(phases, start=np.zeros(window.ranks))
 
 
-def _delivered(window: Window, loaders: Deliveries, event: int, fetched_s: Floats, delivered_s: Floats) -> Floats:
-    """When each rank has the batch that it would have at ``fetched_s`` by its recorded wait, both (ranks,).
+class _Batches:
+    """When ranks have the batches of a window, one after the other, by the equations at the head of ``replay.window``.
 
-    ``delivered_s`` (steps, ranks): the batches before.
+    ``_taken_s`` (steps, ranks); ``_made_s`` (ranks,): when the last one was made.
     """
-    step = int(window.step_of[event])
-    if "input" not in window.work:
-        return fetched_s
-    is_limited = (loaders.period_s[step] > 0) & (window.work["input"][event] == loaders.input_s[event])
-    before_s = delivered_s[step - loaders.workers] if step >= loaders.workers else 0.0
-    return np.where(is_limited, np.maximum(fetched_s, before_s + loaders.period_s[step]), fetched_s)
+
+    def __init__(self, window: Window, loaders: Deliveries) -> None:
+        self.loaders = loaders
+        self._steps, self._input_s = window.step_of, window.work["input"]
+        self._taken_s = np.full((window.steps.size, window.ranks), -np.inf)
+        self._made_s = np.full(window.ranks, -np.inf)
+
+    def taken_s(self, event: int, fetched_s: Floats) -> Floats:
+        """When each rank has the batch that it would have at ``fetched_s`` by its recorded wait, both (ranks,)."""
+        loaders, step = self.loaders, int(self._steps[event])
+        before_s = self._taken_s[step - loaders.workers] if step >= loaders.workers else 0.0
+        made_s = self._made(step, fetched_s)
+        limit_s = np.where(loaders.period_s[step] > 0, before_s + loaders.period_s[step], made_s)
+        is_as_recorded = self._input_s[event] == loaders.input_s[event]
+        taken_s: Floats = np.where(is_as_recorded, np.maximum(fetched_s, limit_s), fetched_s)
+        self._taken_s[step] = taken_s
+        return taken_s
+
+    def _made(self, step: int, fetched_s: Floats) -> Floats:
+        """When workers have made the batch of ``step``; of loaders that begin anew, when it is there."""
+        making = self.loaders.making
+        if making is not None and making.fresh[step]:
+            self._made_s = fetched_s
+        elif making is not None:
+            begun_s = self._taken_s[step - making.ahead] if step >= making.ahead else -np.inf
+            self._made_s = np.maximum(self._made_s + making.step_s, begun_s + making.batch_s)
+        return self._made_s
 
 
 def lane_s(reductions: Reductions) -> Floats:

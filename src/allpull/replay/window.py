@@ -22,6 +22,11 @@ Workers of a loader that is at its limit make batches meanwhile, and no step is 
 them the batch k is there at the earliest, d_k being when the rank has it::
 
     d_k = max(d_k, d_(k−W) + period_k)
+
+Where workers timed the batches that they made, the batch k is made at m_k, whoever waits for it: those of a step take
+``step_s`` for all workers together, one takes ``batch_s``, and it is begun when the batch A steps before was taken::
+
+    m_k = max(m_(k−1) + step_s, d_(k−A) + batch_s)        d_k = max(d_k, m_k)
 """
 
 from __future__ import annotations
@@ -73,20 +78,35 @@ class Reductions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Making:
+    """How fast workers make batches, as they timed it: ``batch_s`` and ``step_s`` (ranks,), ``ahead`` = A steps.
+
+    ``fresh`` (steps,): steps for which loaders begin anew, and have made nothing before.
+    """
+
+    batch_s: Floats
+    step_s: Floats
+    ahead: int
+    fresh: Bools
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Deliveries:
-    """How fast loaders make batches in the background that are always waited for.
+    """How fast loaders make batches in the background.
 
     ``workers``: of each rank, whose batches follow each other. ``period_s`` (steps, ranks): how long a worker takes for
     the batch of this step, after the one ``workers`` steps before (after the first begin, where the window has none);
     0: the loader is not at its limit. ``fetches``
     (events,): in the work before which event the batch of a step is fetched. ``input_s`` (events, ranks): how long that
     took as recorded; where it takes another time, somebody asks about the loader itself, and nothing limits it.
+    ``making``: None, if workers did not time it.
     """
 
     workers: int
     period_s: Floats
     fetches: Bools
     input_s: Floats
+    making: Making | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -314,6 +314,22 @@ class Stall(Record):
     count: int = Field(ge=1)
 
 
+class LoaderWork(Record):
+    """What the workers of a loader that the program trains on made since its last event, before ``step``.
+
+    Only workers that are forked are timed: what hands a batch over, from one process to another, is not in it.
+    """
+
+    kind: Literal["loader"]
+    loader: int = Field(ge=1, description="the iterator, counted in this rank; a new one for each epoch is usual")
+    first_step: int = Field(ge=0, description="the step during which the loader began, or that of its last event")
+    step: int = Field(ge=0, description="the step that runs now")
+    ahead: int | None = Field(None, ge=0, description="batches that each worker makes ahead: prefetch_factor")
+    batches: list[int] = Field(min_length=1, max_length=10_000, description="made by each worker")
+    making_ns: list[int] = Field(min_length=1, max_length=10_000, description="that took each worker")
+    t_ns: int
+
+
 class Watching(Record):
     """Observation was switched on or off by the user, from this step on."""
 
@@ -364,6 +380,7 @@ Event = Annotated[
     | TraceWindow
     | DeviceStep
     | Stall
+    | LoaderWork
     | Watching
     | Rest
     | End,

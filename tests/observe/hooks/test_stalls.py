@@ -50,7 +50,7 @@ def rank() -> Any:
     """What ``Stalls`` needs of a rank: whether it records, and the step that it is in."""
     session = SimpleNamespace(at_begin=[], at_close=[], recorder=None, lost=[])
     session.part_failed = lambda part, error: session.lost.append((part, error))
-    recorder = SimpleNamespace(step_number=7, paused=False, stalls=None)
+    recorder = SimpleNamespace(step_number=7, paused=False, at_flush=[])
     session.recorder = recorder
     return SimpleNamespace(session=session, failed=set(), step_number=7)
 
@@ -105,7 +105,7 @@ def test_a_failure_ends_stalls_alone(rank: Any, monkeypatch: pytest.MonkeyPatch)
     stalls = Stalls(rank)
     stalls._begin()
     assert stalls._collects in gc.callbacks
-    assert rank.session.recorder.stalls == stalls.take
+    assert rank.session.recorder.at_flush == [stalls.take]
     monkeypatch.setattr("allpull.observe.hooks.stalls.monotonic_ns", broken)
     stalls._collects("start", {})
     assert stalls._collects not in gc.callbacks

@@ -15,10 +15,11 @@ import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.loader_pace import LoaderPace
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.start import Start
 from allpull.replay.engine import fetch_work_s, moments, total_work_s
-from allpull.replay.window import Bools, Deliveries, Window
+from allpull.replay.window import Bools, Deliveries, Making, Window
 
 ALONE = 1  # process of a rank: itself, without workers
 LEAST = 0.04  # of a step: taking a batch from a queue, or making a small one, is no fault
@@ -33,47 +34,64 @@ ERRORS = 2.0  # standard errors that a slope has to be away from it
 class Loading:
     """``limits``: the deliveries if loaders are at their limit. ``certain``: they are; otherwise they may be.
 
-    ``nearly``: the deliveries if those that are often waited for get no faster, too.
+    ``nearly``: the deliveries if those that are often waited for get no faster, too. ``timed``: by workers, so that it
+    is known how fast loaders are, also of those that nobody waits for. ``ready``: batches are there when they are asked
+    for, and to take one is what takes time.
     """
 
     limits: Deliveries
     nearly: Deliveries
-    certain: bool
+    certain: bool = False
+    timed: bool = False
+    ready: bool = False
 
     @property
     def everywhere(self) -> bool:
         """Whether the loaders of all ranks are at their limit: who of them waits longest is a matter of phase."""
         return self.certain and bool(self.limits.period_s.any(axis=0).all())
 
+    @property
+    def makes_up(self) -> bool:
+        """Whether some loaders are, or may be, so slow that they are waited for by ranks that nothing else delays."""
+        return bool(self.nearly.period_s.any())
 
-def loading_of(window: Window, machine: Machine, first: Bools, start: Start) -> Loading | None:
-    """Whether loaders of ``window`` are at their limit; None: they are not, or nobody is known to load ahead.
+
+def loading_of(
+    window: Window, machine: Machine, first: Bools, start: Start, pace: LoaderPace | None = None
+) -> Loading | None:
+    """Whether loaders of ``window`` are at their limit; None: nobody is known to load ahead, or they are far from it.
 
     ``first`` (steps,): the first batch of an epoch, which is waited for whatever the pace. Threads that read a pack
-    count as one worker: they make one batch after the other.
+    count as one worker: they make one batch after the other. ``pace``: of workers that timed what they made; None: it
+    shows in their waits alone.
     """
-    workers = _workers(machine, start)
+    workers = _workers(machine, start) if pace is None else pace.workers
     if workers < 1 or "input" not in window.work:
         return None
     paces = _paces(window, workers, window.odd | first)
     limits = _of_the_late(window, paces)
     busy = _made_without_pause(window, paces)
     nearly = _with_nearly_late(paces, limits, busy)
-    if not nearly.period_s.any():
-        return None
     is_behind = bool(limits.period_s.any())
+    if not nearly.period_s.any() and pace is None:
+        return None
     low, high = _slope(window, paces, _whole(limits) if is_behind else busy & (nearly.period_s > 0))
-    return None if low > NEARER else Loading(limits=limits, nearly=nearly, certain=is_behind and high < NEARER)
+    is_made_late = pace is not None and is_behind and _takes_whole_steps(window, pace, limits)
+    takes_time = low > NEARER and not is_made_late
+    if takes_time:
+        limits = nearly = replace(limits, period_s=np.zeros_like(limits.period_s))
+    certain = is_behind and (is_made_late or high < NEARER)
+    is_known = pace is not None and (certain or takes_time or not is_behind)
+    if pace is not None:
+        making = Making(batch_s=pace.batch_s, step_s=pace.step_s, ahead=pace.ahead, fresh=first)
+        limits, nearly = (replace(one, making=making) for one in (limits, limits if is_known else nearly))
+    return Loading(limits=limits, nearly=nearly, certain=certain, timed=is_known, ready=is_behind and takes_time)
 
 
-def are_ready(window: Window, machine: Machine, first: Bools, start: Start) -> bool:
-    """Whether batches of workers are there when they are asked for, and to take one is what takes time."""
-    workers = _workers(machine, start)
-    if workers < 1 or "input" not in window.work:
-        return False
-    paces = _paces(window, workers, window.odd | first)
-    limits = _of_the_late(window, paces)
-    return bool(limits.period_s.any()) and _slope(window, paces, _whole(limits))[0] > NEARER
+def _takes_whole_steps(window: Window, pace: LoaderPace, limits: Deliveries) -> bool:
+    """Whether the late loaders make the batches of a step in no less time than the step takes."""
+    late = limits.period_s.any(axis=0)
+    return bool((pace.step_s >= ALWAYS * window.wall_s.mean(axis=0))[late].all())
 
 
 def limited(window: Window, deliveries: Deliveries) -> Window:

@@ -18,6 +18,7 @@ from allpull.explain.evidence.ddp_settings import DdpSettings
 from allpull.explain.evidence.deliveries import Loading, limited, loading_of
 from allpull.explain.evidence.file_access import FileAccess
 from allpull.explain.evidence.lateness import LateRanks, late_ranks
+from allpull.explain.evidence.loader_pace import LoaderPace
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.network import Network, network_of
 from allpull.explain.evidence.stalls import Stalls
@@ -149,11 +150,12 @@ def gather(
     broadcasts_only_buffers: bool = False,
     transports: Transports | None = None,
     start: Start | None = None,
+    pace: LoaderPace | None = None,
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
     first = np.zeros(window.steps.size, dtype=np.bool_) if first is None else first
     start = start or Start()
-    loading = loading_of(window, machine, first, start)
+    loading = loading_of(window, machine, first, start, pace)
     if loading is not None and loading.certain:
         window = limited(window, loading.limits)
     return Facts(

@@ -118,7 +118,7 @@ def _with_pacing(candidate: Candidate, priced: Price, facts: Facts) -> Price:
 
 
 def _with_deliveries(candidate: Candidate, priced: Price, facts: Facts, base: Window) -> Price:
-    """``priced`` as an upper bound where loaders may be at their limit, and deliver no sooner to a faster training."""
+    """``priced`` where loaders deliver no sooner to a faster training; an upper bound where that is not known."""
     without, loading, most = candidate.without, facts.loading, priced.gain.high
     if without is None or loading is None or priced.gain.low is None or most is None:
         return priced
@@ -126,6 +126,8 @@ def _with_deliveries(candidate: Candidate, priced: Price, facts: Facts, base: Wi
     least = price(limited_facts, without, limited(base, loading.nearly), candidate.rare)
     if least.gain.low is None or least.loss_s >= CERTAIN * priced.loss_s:
         return priced
+    if loading.timed:
+        return least
     return replace(priced, gain=Interval(value=most, low=min(priced.gain.low, max(1.0, least.gain.low)), high=most))
 
 

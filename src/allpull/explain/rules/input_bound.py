@@ -40,7 +40,7 @@ from __future__ import annotations
 from functools import partial
 
 from allpull.explain.candidate import Candidate, Removal, as_recorded, count, rate, seconds, share
-from allpull.explain.evidence.deliveries import ALONE, LEAST, are_ready
+from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import (
     common_input,
@@ -121,7 +121,7 @@ def _remedy(facts: Facts, waited_s: float) -> Action:
     now = "" if most is None else f" (now at most {most} per rank)" if most else " (now none)"
     more = workers(facts.start, facts.machine, workers_needed(facts, waited_s))
     is_own = facts.start.starter != "train"
-    if is_own and facts.loading is None and are_ready(facts.window, facts.machine, facts.first, facts.start):
+    if is_own and facts.loading is not None and facts.loading.ready:
         itself = program("DataLoader(num_workers=0)")
         return sentence(TAKING, itself, "); if it has none: ", more)
     cpus = cpus_for_workers(facts.start, facts.machine)

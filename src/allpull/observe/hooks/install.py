@@ -18,6 +18,7 @@ from .torch.collectives import FUNCTIONAL, PACKAGES, Collectives
 from .torch.ddp_settings import Settings
 from .torch.environments import ENVIRONMENTS, watch_environments, watch_sampling
 from .torch.input_shapes import InputShapes
+from .torch.loader_workers import LoaderWorkers
 from .torch.loaders import watch_loaders
 from .torch.nccl_log import NcclLog
 from .torch.networks import Networks, watch_gradients
@@ -48,7 +49,9 @@ class Program:
     def torch_imported(self) -> None:
         """Wrap the entry points of torch, which has just been imported."""
         inference, networks = self.inference, Networks(self.inference)
-        self._install("loaders", lambda: watch_loaders(inference))
+        workers = LoaderWorkers(inference)
+        self._install("loaders", lambda: watch_loaders(inference, workers))
+        self._install("loader workers", workers.watch)
         self._install("arrays", lambda: watch_arrays(inference))
         self._install("networks", networks.watch)
         self._install("gradients", lambda: watch_gradients(inference, networks))

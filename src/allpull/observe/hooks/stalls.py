@@ -76,7 +76,7 @@ class Stalls:
     def _begin(self) -> None:
         recorder = self.session.recorder
         if recorder is not None:
-            recorder.stalls = self.take
+            recorder.at_flush.append(self.take)
             gc.callbacks.append(self._collects)
             os.register_at_fork(after_in_child=self._stop)
 

@@ -58,7 +58,7 @@ class Recorder:
     the gradients were ready, in ns of ``clock_ns``. ``samples``, ``elements`` of batches and ``passes`` (backward
     passes) are counted in a step by the hooks; None: not known. ``turned_ns`` is when a phase last began or ended.
     ``settle`` and ``forget`` (set by the hooks) record, or drop, the calls that are only noted so far.
-    ``stalls`` (set by the hooks) returns events of what held up this rank since its last call, given the steps since.
+    ``at_flush`` (added to by the hooks) return events of what happened since their last call, given the steps since.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Recorder:
         self.queue_read_ns = 0
         self.arrival: Optional[Callable[[], Reduced]] = None
         self.settle = self.forget = nothing
-        self.stalls: Optional[Callable[[Sequence[Step]], Sequence[Dict[str, Any]]]] = None
+        self.at_flush: List[Callable[[Sequence[Step]], Sequence[Dict[str, Any]]]] = []
         self._reductions: Optional[List[Reduction]] = []  # of this step; None: one of them is not known
         self.samples: Optional[int] = None
         self.elements: Optional[int] = None
@@ -361,8 +361,8 @@ class Recorder:
             self.queue_read_ns = now
             unwritten[-1] = with_queued(unwritten[-1], self.queue.since())
         self.journal.steps(list(map(line, unwritten, shared_queued(unwritten))), now)
-        if self.stalls is not None:
-            for event in self.stalls(unwritten):
+        for take in self.at_flush:
+            for event in take(unwritten):
                 self.journal.event(event, now, keep=False)
         self._unwritten.clear()
 

@@ -27,6 +27,7 @@ from allpull.schema.events import (
     Event,
     EventsHeader,
     InputShapes,
+    LoaderWork,
     Locality,
     Metric,
     NcclLog,
@@ -74,6 +75,7 @@ class EventLog:
     process_groups: tuple[ProcessGroup, ...] = ()
     boundaries: tuple[Boundary, ...] = ()
     stalls: tuple[Stall, ...] = ()
+    loaders: tuple[LoaderWork, ...] = ()
     data_parallel: tuple[DataParallel, ...] = ()
     nccl: tuple[NcclLog, ...] = ()
     localities: tuple[Locality, ...] = ()
@@ -132,6 +134,7 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         process_groups=_of(ProcessGroup, events),
         boundaries=_of(Boundary, events),
         stalls=_of(Stall, events),
+        loaders=_of(LoaderWork, events),
         data_parallel=_of(DataParallel, events),
         nccl=_of(NcclLog, events),
         localities=_of(Locality, events),

@@ -42,6 +42,11 @@ class Batches:
         """Whether the program has trained on no batch of the current pass."""
         return not self.now.learned or not self._passes
 
+    def is_learned_from(self, iterator: int) -> bool:
+        """Whether the program has trained on a batch of the current pass with the iterator of this id."""
+        loader_pass = self._passes.get(iterator)
+        return loader_pass is not None and loader_pass.learned
+
     def begin(self, iterator: int) -> None:
         """A pass begins with the iterator of this id."""
         self._passes.pop(iterator, None)  # a reused id, or a persistent iterator

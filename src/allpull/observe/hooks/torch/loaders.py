@@ -10,10 +10,11 @@ import functools
 from typing import Any
 
 from ..inference.step_inference import StepInference
+from .loader_workers import LoaderWorkers
 
 
-def watch_loaders(inference: StepInference) -> None:
-    """Time each fetch in the training process, for any number of workers."""
+def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
+    """Time each fetch in the training process, for any number of ``workers``."""
     from torch.utils.data import dataloader  # noqa: PLC0415  this runs after torch was imported
 
     calls = inference.deferred
@@ -22,8 +23,10 @@ def watch_loaders(inference: StepInference) -> None:
 
     @functools.wraps(construct)
     def observed_construct(self: Any, *args: Any, **kwargs: Any) -> None:
+        loader = args[0] if args else kwargs.get("loader")
         construct(self, *args, **kwargs)
-        self._allpull_length = _length_of_repeated(args[0] if args else kwargs.get("loader"))
+        workers.starts(loader, self)
+        self._allpull_length = _length_of_repeated(loader)
         inference.pass_begun(id(self))  # fastai's loader makes iterators itself
 
     @functools.wraps(take)
