@@ -46,6 +46,8 @@ class Recording:
     stalls: tuple[tuple[int, int, str, float | None], ...] = ()  # rank, step, cause, how long (None: not measured)
     records_stalls: bool = True
 
+    timed_workers: bool = False  # workers of loaders time what they make
+
     sample_s: float = 1.0  # between the samples of a host
     links: dict[tuple[int, int], Link] | None = None  # TCP from host to host
     backend: str | None = None  # of the process group
@@ -271,8 +273,28 @@ def _events(history: History, recording: Recording, rank: int, clock: Clock) -> 
         if owner == rank:
             duration = {"duration_ns": None if taken_s is None else _ns(taken_s), "count": 1}
             yield {"kind": "stall", "cause": cause, "step": step, "begin_ns": clock(logs[step].begin), **duration}
+    if recording.timed_workers:
+        yield from _loaders(training, rank, clock)
     yield {"kind": "clock", **_pair(clock, logs[-1].end)}
     yield {"kind": "end", "steps": len(logs), "left_out": 0, "t_ns": clock(logs[-1].end)}
+
+
+def _loaders(training: Training, rank: int, clock: Clock) -> Iterable[dict[str, Any]]:
+    """What the workers of a rank made in the first half of the run, and in the second."""
+    assert training.loader is not None
+    workers, half = training.loader.workers, training.steps // 2
+    for first, last in ((0, half), (half, training.steps)):
+        each = [training.loader.batch_s[rank, first:last][number::workers] for number in range(workers)]
+        yield {
+            "kind": "loader",
+            "loader": 1,
+            "first_step": first,
+            "step": last,
+            "ahead": training.loader.ahead,
+            "batches": [len(one) for one in each],
+            "making_ns": [_ns(float(one.sum())) for one in each],
+            "t_ns": clock(0.0),
+        }
 
 
 def _device_step(history: History, recording: Recording, rank: int, step: int, clock: Clock) -> dict[str, Any]:

@@ -22,14 +22,17 @@ def loaded(training: Training, workers: int, batch_s: float, *, jitter: float = 
     return dataclasses.replace(training, loader=Loader(workers=workers, batch_s=times))
 
 
-def of_processes(workers: int) -> Recording:
-    """A recording whose counters see the workers, and the connections that carry the gradients."""
+def of_processes(workers: int, *, timed: bool = False) -> Recording:
+    """A recording whose counters see the workers, and the connections that carry the gradients.
+
+    ``timed``: workers say how long they took for their batches.
+    """
 
     def usage(_: int, __: float) -> dict[str, Any]:
         return {"processes": 1 + workers}
 
     links = {(0, 1): Link(sent_bytes=0.6e9, busy_share=0.6), (1, 0): Link(sent_bytes=0.6e9, busy_share=0.6)}
-    return Recording(usage=usage, links=links)
+    return Recording(usage=usage, links=links, timed_workers=timed)
 
 
 def slow_network(**more: Any) -> Training:
@@ -128,3 +131,48 @@ def test_a_slow_rank_and_a_loader_that_make_up_for_each_other_are_not_sold_twice
             mended = dataclasses.replace(slow, loader=Loader(workers=1, batch_s=quick))
             assert one.gain is not None
             assert one.gain.low <= judge(slow, mended, of_processes(1)).truth * 1.03, judged.said()
+
+
+def test_a_loader_that_nobody_waits_for_limits_what_a_late_rank_is_worth(judge: Judge) -> None:
+    """Rank 1 sleeps 60 ms in a step of 190 ms, and its batches take 150: they are not waited for until it is mended."""
+    fast = loaded(even(ranks=2, hosts=2, steps=90, jitter=0.02), 1, 0.150)
+    slow = fast.later("forward", 0.060, rank=1)
+    judged = judge(slow, fast, of_processes(1, timed=True))
+    unlimited = judge(slow, dataclasses.replace(fast, loader=None), of_processes(1)).truth
+    found = judged.finding("slow-rank", ranks=[1])
+    assert unlimited > judged.truth * 1.1
+    assert_priced(found, judged.truth, tolerance=0.03)
+
+
+@pytest.mark.parametrize("workers", [1, 4, 6])
+def test_where_workers_are_timed_a_network_behind_them_is_known_to_cost_nothing(judge: Judge, workers: int) -> None:
+    """Also where batches vary far more than the rest of a step, which hides it from the waits."""
+    faulty = loaded(slow_network(), workers, 0.250 * workers, jitter=0.1)
+    faster = dataclasses.replace(faulty, wire=Wire(latency_s=0.0, bytes_per_s=1e13))
+    judged = judge(faulty, faster, of_processes(workers, timed=True))
+    for one in judged.priced:
+        if one.rule != "input-bound":
+            assert_priced(one, judged.truth, tolerance=0.03)
+
+
+@pytest.mark.parametrize("timed", [False, True])
+@pytest.mark.parametrize(("workers", "batch_s"), [(1, 0.010), (4, 0.300)])
+def test_loaders_far_from_their_limit_change_no_price(judge: Judge, workers: int, batch_s: float, timed: bool) -> None:
+    faulty = loaded(slow_network(), workers, batch_s)
+    faster = dataclasses.replace(faulty, wire=Wire(latency_s=0.0, bytes_per_s=1e13))
+    judged = judge(faulty, faster, of_processes(workers, timed=timed))
+    found = judged.finding("network-bound")
+    assert found.gain is not None
+    assert found.gain.low <= judged.truth <= found.gain.high * 1.02, judged.said()
+
+
+def test_a_worker_slower_than_the_others_sets_their_pace(judge: Judge) -> None:
+    """Batches come in turn from each: one that takes 700 ms for its own delivers 4 in that time, whoever waits."""
+    fast = loaded(even(ranks=2, hosts=2, steps=120, jitter=0.02), 4, 0.100)
+    assert fast.loader is not None
+    batch_s = fast.loader.batch_s.copy()
+    batch_s[1, ::4] = 0.600
+    fast = dataclasses.replace(fast, loader=dataclasses.replace(fast.loader, batch_s=batch_s))
+    slow = fast.later("forward", 0.080, rank=1)
+    judged = judge(slow, fast, of_processes(4, timed=True))
+    assert_priced(judged.finding("slow-rank", ranks=[1]), judged.truth, tolerance=0.04)

@@ -109,4 +109,6 @@ def workers_needed(facts: Facts, waited_s: float) -> int | None:
     if started is None or left_s <= 0:
         return None
     now = max(0, started - ALONE)
+    if facts.loading is not None and facts.loading.limits.making is not None:
+        now = facts.loading.limits.workers
     return min(MOST_WORKERS, max(now + 1, math.ceil(SLACK * (now * facts.step_s if now else waited_s) / left_s)))

@@ -12,7 +12,8 @@ How it is found
     Where workers load ahead and are always waited for, they may set the pace: whatever else becomes faster is waited
     for, and gains nothing. Waits tell: they are then shorter by as much as the rest of a step is longer. Such other
     losses are notes, not findings; where steps do not tell, their prices are upper bounds. If the loaders of all ranks
-    set the pace, none of them is blamed for waiting longest.
+    set the pace, none of them is blamed for waiting longest. Workers that are forked time what they make: so it is also
+    known how fast loaders are that nobody waits for, and no price of another finding promises more than they deliver.
 
 What it costs
     The replay without that waiting. Where CPUs are counted, the work of loaders has to fit on those that are free: no
@@ -56,10 +57,12 @@ from allpull.explain.remedy_text import cpus_for_workers, workers
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
-TAKING = (
-    "if the loader has workers, batches are ready, and taking one from another process is what takes time: more "
-    "workers do not help; hand over fewer and larger tensors, or make small batches in the training process ("
+READY = (
+    "batches are ready, and taking one from another process is what takes time: more workers do not help; hand over "
+    "fewer and larger tensors, or make small batches in the training process ("
 )
+
+MADE = "time that the workers of a rank, all together, take for the batches of a step, longest of all ranks"
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -98,6 +101,9 @@ def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:
     """What the counters show of loaders and storage."""
     machine = facts.machine
     evidence = []
+    making = None if facts.loading is None else facts.loading.limits.making
+    if making is not None:
+        evidence.append(seconds(MADE, float(making.step_s.max()), "workers of the loaders, timed by themselves"))
     if machine.started is not None:
         evidence.append(
             count("processes of a rank, including its loader workers", machine.started, "counters of the hosts")
@@ -117,13 +123,17 @@ def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:
 
 def _remedy(facts: Facts, waited_s: float) -> Action:
     started = facts.machine.started
-    most = None if started is None else max(0, started - ALONE)
+    most, loading = None if started is None else max(0, started - ALONE), facts.loading
     now = "" if most is None else f" (now at most {most} per rank)" if most else " (now none)"
+    if loading is not None and loading.limits.making is not None:
+        now = f" (now {loading.limits.workers} per rank)"
     more = workers(facts.start, facts.machine, workers_needed(facts, waited_s))
     is_own = facts.start.starter != "train"
-    if is_own and facts.loading is not None and facts.loading.ready:
+    if is_own and loading is not None and loading.ready:
         itself = program("DataLoader(num_workers=0)")
-        return sentence(TAKING, itself, "); if it has none: ", more)
+        if loading.limits.making is not None:
+            return sentence(READY, itself, ")")
+        return sentence(f"if the loader has workers, {READY}", itself, "); if it has none: ", more)
     cpus = cpus_for_workers(facts.start, facts.machine)
     with_cpus, storage = within(", with ", cpus, " for them"), "; data on local disks where storage is slow"
     return sentence(within(f"more loader workers{now}: ", more), with_cpus, storage)

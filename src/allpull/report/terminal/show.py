@@ -52,6 +52,7 @@ PARTS = {
     "replicas": "digests of replicas",
     "windows": "profiler windows",
     "device": "events on the accelerator",
+    "loader workers": "times of loader workers",
     "stalls": "stalls (garbage collection, compilation, CUDA allocator)",
     "notes": "calls of steady steps",
 }

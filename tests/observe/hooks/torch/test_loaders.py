@@ -257,3 +257,42 @@ loader = ForAll(data, batch_size=16)
     run = watched(TRAINING + shared + LOOP)
     assert (run.code, run.err) == (0, "")
     assert [step.epoch for step in run.steps()] == [0] * 5 + [1] * 5
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_forked_workers_time_what_they_make_for_the_loader_that_is_learned_from(watched: Watch, method: str) -> None:
+    """10 ms for each sample, in batches of 16 by two workers; batches of the loader that evaluates are not in it."""
+    run = watched(
+        TRAINING
+        + """
+import time
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 80
+
+    def __getitem__(self, i):
+        time.sleep(0.01)
+        return data[i % 70]
+"""
+        + f"""
+if __name__ == "__main__":
+    torch.multiprocessing.set_start_method({method!r})
+    loader = DataLoader(Slow(), batch_size=16, num_workers=2, prefetch_factor=3)
+"""
+        + LOOP.replace("\n", "\n    ")
+        + """
+    with torch.no_grad():
+        for x, y in DataLoader(Slow(), batch_size=40, num_workers=1):
+            model(x)
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    work = run.events("loader")
+    assert bool(work) == (method == "fork")
+    if work:
+        assert {one.ahead for one in work} == {3}
+        assert {one.loader for one in work} <= {1, 2}  # one iterator for each of two epochs
+        assert sum(sum(one.batches) for one in work) == 10
+        assert sum(sum(one.making_ns) for one in work) >= 10 * 16 * 10_000_000
+        assert work[-1].step == 10
