@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.oracle.conftest import Judge
 from tests.oracle.judged import assert_priced
-from tests.oracle.training import Device, even
+from tests.oracle.training import Call, Device, even
 
 PLACES = pytest.mark.parametrize("device", [None, Device()], ids=["cpu", "device"])
 
@@ -47,3 +47,48 @@ def test_two_ranks_that_pause_in_turn_for_less_than_a_quarter_of_a_step(judge: J
         pausing = pausing.later("forward", 0.018, rank=turn % 2, steps=step)
     judged = judge(pausing, healthy)
     assert_priced(judged.finding("rotating-imbalance", ranks=[]), judged.truth, 0.02)
+
+
+METRIC = Call(op="all_reduce", bytes=4096, phase="forward", at=1.0)
+BUFFERS = Call(op="broadcast", bytes=4096, phase="forward", at=0.0, root=0)
+
+
+@PLACES
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_two_ranks_late_before_different_meetings_cost_both(judge: Judge, ranks: int, device: Device | None) -> None:
+    """Rank 1 before a metric is reduced, rank 0 before the gradients are: neither hides the other."""
+    healthy = even(ranks=ranks, device=device, calls=(METRIC,))
+    one, other = healthy.later("forward", 0.020, rank=1), healthy.later("backward", 0.030, rank=0)
+    both = one.later("backward", 0.030, rank=0)
+    for rank, mended in ((0, one), (1, other)):
+        judged = judge(both, mended)
+        assert judged.truth > 1.15
+        assert_priced(judged.finding("slow-rank", ranks=[rank]), judged.truth, 0.03)
+
+
+def test_what_only_rank_0_does_and_a_slow_backward_of_another(judge: Judge) -> None:
+    """DDP sends buffers before forward, as with batch norm: rank 1 waits there for rank 0, and rank 0 for it later."""
+    healthy = even(ranks=2, calls=(BUFFERS,))
+    logging = healthy.later("other", 0.020, rank=0)
+    both = logging.later("backward", 0.020, rank=1)
+    judged = judge(both, healthy.later("backward", 0.020, rank=1))
+    assert judged.truth > 1.1
+    assert_priced(judged.finding("slow-rank", ranks=[0]), judged.truth, 0.03)
+    assert_priced(judged.finding("slow-rank", ranks=[1]), judge(both, logging).truth, 0.03)
+
+
+@PLACES
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("calls", [(METRIC,), (BUFFERS,), (BUFFERS, METRIC)])
+def test_equal_ranks_that_meet_several_times_in_a_step_are_healthy(
+    judge: Judge, calls: tuple[Call, ...], seed: int, device: Device | None
+) -> None:
+    assert not judge(even(ranks=2, calls=calls, jitter=0.05, seed=seed, device=device)).priced
+
+
+def test_a_rank_that_nobody_waits_for_at_a_meeting_is_not_late_there(judge: Judge) -> None:
+    """The root of a broadcast does not wait: what rank 1 does before it, and rank 0 after it, happens at once."""
+    healthy = even(ranks=2, calls=(BUFFERS,))
+    cut = healthy.later("other", 0.020, rank=1).later("forward", 0.020, rank=0)
+    judged = judge(cut, healthy)
+    assert {tuple(one.ranks) for one in judged.priced if one.rule == "slow-rank"} == set(), judged.said()

@@ -43,6 +43,7 @@ INDICATIVE = 0.05  # of the measured time: with a larger error the replay is not
 BUSY = 0.8  # POP: acceptable; a run that computes less is not healthy, even without a finding
 SCALES = 0.9  # of the speed on fewer ranks: a run that computes more slowly is not healthy, whatever the reason
 BLIND = 0.1  # of a step: a run in which a rank could be later than that unnoticed is not called healthy
+SHORT_PASSES = 0.5  # epochs per step: the program makes an iterator for each batch
 CORES = "healthy cores of one machine differ by nearly that much"
 NAMES = (*WORK, "wait", "transfer")
 
@@ -78,6 +79,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         other_runs=[one for data, other in compared if (one := other_run(data, other)) is not None],
         no_exchange=aligned.no_exchange,
         has_epochs=epochs(run) > 0,
+        has_short_passes=epochs(run) > SHORT_PASSES * run.steps["step"].n_unique(),
         stalls=stalls_of(run, window.steps),
         files=file_access(run, window.steps),
         networks=networks,

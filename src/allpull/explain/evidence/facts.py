@@ -55,7 +55,8 @@ class Facts:
 
     ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
     None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its ranks are
-    unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known. ``stalls``: what
+    unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known.
+    ``has_short_passes``: most of these have one batch. ``stalls``: what
     held up whole ranks. ``files``: what they read and wrote; None: not known. ``networks``: those in DDP;
     ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers. ``transports``: of NCCL, by its log.
     ``start``: how the run was started, which decides how a remedy is worded. ``loading``: loaders that are, or may be,
@@ -72,6 +73,7 @@ class Facts:
     other_runs: tuple[OtherRun, ...] = ()
     no_exchange: NoExchange | None = None
     has_epochs: bool = True
+    has_short_passes: bool = False
     stalls: Stalls = field(default_factory=Stalls)
     files: FileAccess | None = None
     networks: tuple[DdpSettings, ...] = ()
@@ -144,6 +146,7 @@ def gather(
     other_runs: Sequence[OtherRun] = (),
     no_exchange: NoExchange | None = None,
     has_epochs: bool = True,
+    has_short_passes: bool = False,
     stalls: Stalls | None = None,
     files: FileAccess | None = None,
     networks: Sequence[DdpSettings] = (),
@@ -162,13 +165,14 @@ def gather(
         window=window,
         machine=machine,
         replayed=replay(window),
-        late=late_ranks(window, machine),
+        late=late_ranks(window, machine, blame),
         network=network_of(machine, window) if network is None else network,
         first=first,
         blame=blame,
         other_runs=tuple(other_runs),
         no_exchange=no_exchange,
         has_epochs=has_epochs,
+        has_short_passes=has_short_passes,
         stalls=stalls or Stalls(),
         files=files,
         networks=tuple(networks),

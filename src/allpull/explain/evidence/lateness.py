@@ -15,6 +15,7 @@ additional work
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +24,12 @@ from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.batch_work import batch_work
 from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
 from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.meetings import before_meetings
 from allpull.explain.evidence.outliers import Outlier, is_correlated, mean_interval, outliers
 from allpull.explain.evidence.pacing import for_host_s, may_be_starved, not_only_paced
+from allpull.replay.blame import Blame
+from allpull.replay.leave_one_out import beyond_others
+from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Window
 from allpull.schema.results import Interval
 
@@ -33,8 +38,9 @@ BY_SAMPLE = ("forward", "backward")
 UNEVEN = 0.01  # of the samples of the median rank: less is the rounding of shards
 BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less is not late because of them
 NEGLIGIBLE = 0.005  # of a step: smaller lateness explains nothing
-MIN_RANKS, FEW_RANKS = 3, 8  # of two none hides another; of many ranks half have no faults of their own
+MIN_RANKS, FEW_RANKS = 3, 8  # with phases of their own; of many ranks half have no faults of their own
 OF_PHASE = 0.5  # of its lateness in a phase: a rank that is that much late in total does not only cut phases otherwise
+CERTAIN = 0.5  # of its lateness before a meeting, without queueing, has to be waited for
 HELD = 0.05  # of a step without a CPU, beyond the others: cores differ by a few percent
 SURELY = 0.25  # of the largest possible time without a CPU
 CONTENDED_SHARE = 0.5  # of its lateness: a rank that waited that long for a CPU is late because of it
@@ -54,6 +60,7 @@ class LateRanks:
     """All ranks that stand out, each kind largest first; ``floor_s``: the noise floor, s per step.
 
     ``unsure``: late ranks for which waiting for a CPU may be the cause, or not. ``is_correlated``: as in ``outliers``.
+    ``at_own_meetings``: ``slow`` ranks are late before different meetings of a step, and early before others.
     """
 
     slow: tuple[Outlier, ...] = ()
@@ -63,6 +70,7 @@ class LateRanks:
     uneven: tuple[Uneven, ...] = ()
     unsure: tuple[Outlier, ...] = ()
     floor_s: float = float("inf")
+    at_own_meetings: bool = False
     is_correlated: bool = False
 
     @property
@@ -77,15 +85,16 @@ class LateRanks:
         return frozenset(one.rank for one in self.loaders)
 
 
-def late_ranks(window: Window, machine: Machine) -> LateRanks:
-    """Every rank of ``window`` whose work stands out."""
+def late_ranks(window: Window, machine: Machine, blame: Blame | None = None) -> LateRanks:
+    """Every rank of ``window`` whose work stands out; ``blame``: who waited for whom, None: not known."""
     share = sample_shares(window)
     by_sample = per_step(window, BY_SAMPLE)
     rest = per_step(window, [name for name in COMPUTING if name not in BY_SAMPLE and is_work(window, name)])
-    uneven = _uneven(by_sample, share)
+    usual_s = lower_median(by_sample)[:, None]
+    uneven = _uneven(by_sample, usual_s, share)
     has_more = np.array([rank in {one.rank for one in uneven} for rank in range(window.ranks)], dtype=np.bool_)
     held_s = held_up(window, machine)
-    own_s = by_sample / np.where(has_more, share, 1.0) + rest
+    own_s = np.where(has_more, np.maximum(by_sample / share, np.minimum(by_sample, usual_s)), by_sample) + rest
     batches = batch_work(window, machine)
     if batches is not None:
         own_s = own_s - batches.excess_s
@@ -93,7 +102,10 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
     computing = outliers(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     least_s = NEGLIGIBLE * step_s(window)
     own = not_only_paced(window)
-    hidden = _in_different_phases(window, own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
+    at_own_meetings = _before_different_meetings(window, machine, uneven, blame)
+    hidden = at_own_meetings or _in_different_phases(
+        window, own_s if held_s is None else np.maximum(own_s - held_s, 0.0)
+    )
     out = [
         one
         for one in hidden or computing.ranks
@@ -107,7 +119,11 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
         slow = [one for one in out if one not in contended]
     else:
         contended = _held(held_s, surely_s, window)
-        slow = [one for one in out if _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s]
+        slow = [
+            one
+            for one in out
+            if at_own_meetings or _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s
+        ]
         named = {one.rank for one in (*slow, *contended)}
         unsure = [one for one in outliers(own_s).ranks if one.rank not in named and one.size.value >= least_s]
     hosts = _whole_hosts(slow, machine)
@@ -120,6 +136,7 @@ def late_ranks(window: Window, machine: Machine) -> LateRanks:
         uneven=uneven,
         unsure=tuple(unsure),
         floor_s=computing.floor_s,
+        at_own_meetings=bool(at_own_meetings),
         is_correlated=is_correlated(own_s),
     )
 
@@ -157,26 +174,60 @@ def _in_different_phases(window: Window, own_s: Floats) -> tuple[Outlier, ...]:
     return tuple(sorted(late.values(), key=lambda one: -one.size.value))
 
 
+def _before_different_meetings(
+    window: Window, machine: Machine, uneven: Sequence[Uneven], blame: Blame | None
+) -> tuple[Outlier, ...]:
+    """The late ranks, where more than half of all are, each before another meeting of a step; otherwise none.
+
+    In the total of a step they hide each other, but the others wait for each at its own meeting. Waiting for a CPU may
+    fall before any of them. Ranks with more samples are compared as a whole.
+    """
+    if blame is None or uneven or not 1 < window.ranks < FEW_RANKS:
+        return ()
+    held_s = held_up(window, machine)
+    queued_s = np.zeros(window.ranks) if held_s is None else held_s.mean(axis=0)
+    late: dict[int, Floats] = {}
+    for before_s in before_meetings(window, [name for name in COMPUTING if is_work(window, name)]):
+        more_s = beyond_others(before_s)
+        for one in outliers(before_s, least_s=NEGLIGIBLE * step_s(window)).ranks:
+            if one.steady:
+                late[one.rank] = late.get(one.rank, 0.0) + more_s[:, one.rank]
+    caused_s = blame.caused_s.max(axis=1) / max(1, window.steps.size)
+    out = []
+    for rank, series in late.items():
+        size = mean_interval(series)
+        sure_s = min(float(caused_s[rank]), size.value - float(queued_s[rank]))
+        if sure_s >= CERTAIN * size.value >= CERTAIN * NEGLIGIBLE * step_s(window):
+            out.append(Outlier(rank=rank, size=size, steady=True))
+    if len(out) <= window.ranks // 2:
+        return ()
+    return tuple(sorted(out, key=lambda one: -one.size.value))
+
+
 def sample_shares(window: Window) -> Floats:
-    """Samples of each rank over those of the median rank, shape (ranks,); 1 where they are not known."""
+    """Samples of each rank over those of the lower median rank, shape (ranks,); 1 where they are not known."""
     samples = window.samples.mean(axis=0)
-    median = float(np.median(samples)) if window.ranks else 0.0
+    median = float(lower_median(samples)) if window.ranks else 0.0
     if not np.isfinite(samples).all() or median <= 0 or not (samples > 0).all():
         return np.ones(window.ranks)
     shares: Floats = samples / median
     return shares
 
 
-def _uneven(by_sample: Floats, share: Floats) -> tuple[Uneven, ...]:
-    """Ranks with more samples than the median rank that also take longer."""
+def _uneven(by_sample: Floats, usual_s: Floats, share: Floats) -> tuple[Uneven, ...]:
+    """Ranks with more samples than the lower median rank that also take longer, ``usual_s`` (steps, 1) being usual.
+
+    Some work is the same for any number of samples, so that more samples take at most what exceeds the usual.
+    """
     if by_sample.shape[0] == 0:
         return ()
-    usual = np.median(by_sample, axis=1)
     uneven = []
     for rank in np.flatnonzero(share > 1 + UNEVEN):
-        more = by_sample[:, rank] * (1 - 1 / share[rank])
-        if float((by_sample[:, rank] - usual).mean()) >= BY_SAMPLES_SHARE * float(more.mean()) > 0:
-            uneven.append(Uneven(rank=int(rank), share=float(share[rank]), size=mean_interval(more)))
+        own_s, in_proportion = by_sample[:, rank], 1 - 1 / share[rank]
+        beyond_s = own_s - usual_s[:, 0]
+        if beyond_s.mean() >= BY_SAMPLES_SHARE * in_proportion * own_s.mean() > 0:
+            more_s = beyond_s if beyond_s.mean() < in_proportion * own_s.mean() else in_proportion * own_s
+            uneven.append(Uneven(rank=int(rank), share=float(share[rank]), size=mean_interval(more_s)))
     return tuple(sorted(uneven, key=lambda one: -one.size.value))
 
 

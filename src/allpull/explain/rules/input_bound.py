@@ -26,6 +26,7 @@ What to do
     as many CPUs for them (`sbatch --cpus-per-task=…`). The number in the finding is that of workers that make batches
     as fast as the rest of a step takes them. If the storage is slow, copy the data to local disks or pack them into a
     few large files. In allpull's own trainer: a pack, and `--set data.threads=…`; for an image folder `data.workers=…`.
+    A program that calls `next(iter(loader))` for each batch makes a new iterator, with new workers, each time.
     If waits do not depend on the rest of a step, batches are ready, and what takes time is to take one from another
     process: more workers do not help. Make small batches in the training process (`num_workers=0`), or hand over fewer
     tensors. The processes of a rank are counted, not what they are: a loader without workers looks the same beside
@@ -54,9 +55,16 @@ from allpull.explain.evidence.loader import (
 from allpull.explain.evidence.pacing import fed_in_time
 from allpull.explain.remedy import Action, program, sentence, within
 from allpull.explain.remedy_text import cpus_for_workers, workers
+from allpull.replay.whatif.work import scaled
+from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
+ITERATE = program("for batch in loader:")
+NEW_ONE = (
+    "a new one for each batch starts its workers again, and what they have made ahead is lost; if an epoch is one batch, "
+    "persistent_workers=True keeps them"
+)
 READY = (
     "batches are ready, and taking one from another process is what takes time: more workers do not help; hand over "
     "fewer and larger tensors, or make small batches in the training process ("
@@ -78,7 +86,9 @@ def find(facts: Facts) -> list[Candidate]:
     bounds: tuple[Removal, Removal] | None = None
     if most_s < waited.value or shares_last_cpus(facts):
         bounds = (as_recorded, without)
-    elif facts.window.paced_s is not None:
+    if facts.has_short_passes:
+        bounds = (without if bounds is None else as_recorded, partial(_without_new_iterators, without=without))
+    elif bounds is None and facts.window.paced_s is not None:
         bounds = (without, partial(fed_in_time, without=without))
     return [
         Candidate(
@@ -95,6 +105,11 @@ def find(facts: Facts) -> list[Candidate]:
             least_share=LEAST,
         )
     ]
+
+
+def _without_new_iterators(window: Window, without: Removal) -> Window:
+    """Nor does anything take time between phases, where iterators end, and wait for their workers."""
+    return scaled(without(window), ("other",), 0.0)
 
 
 def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:
@@ -128,6 +143,10 @@ def _remedy(facts: Facts, waited_s: float) -> Action:
     if loading is not None and loading.limits.making is not None:
         now = f" (now {loading.limits.workers} per rank)"
     more = workers(facts.start, facts.machine, workers_needed(facts, waited_s))
+    if facts.has_short_passes:
+        return sentence(
+            "make one iterator for a whole pass, and take batch after batch from it (", ITERATE, "): ", NEW_ONE
+        )
     is_own = facts.start.starter != "train"
     if is_own and loading is not None and loading.ready:
         itself = program("DataLoader(num_workers=0)")

@@ -28,7 +28,9 @@ What to do
     `gc.collect()` every N steps).
 
 When it is wrong
-    Any two equal ranks are last in turn; with two ranks only the deviation of one from the other can be seen.
+    Any two equal ranks are last in turn; with two ranks only the deviation of one from the other can be seen. The
+    price is that of deviations which end. Work that is only shared out equally stays: of two ranks whose work varies
+    by an exponential law, equal work gained 1.28 where 1.50 was said, and no variation at all 1.92.
 """
 
 from __future__ import annotations

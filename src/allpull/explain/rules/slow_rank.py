@@ -49,7 +49,7 @@ from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.outliers import by_phase
 from allpull.explain.remedy import Action, sentence, shell
 from allpull.explain.remedy_text import WHERE, clocks, leave_out, quoted
-from allpull.replay.whatif.balanced import like_median
+from allpull.replay.whatif.balanced import like_median, not_above_median
 from allpull.replay.whatif.work import scaled
 from allpull.schema.explained import Evidence
 
@@ -105,11 +105,17 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
 
 
 def _slept_s(group: Group, facts: Facts) -> float | None:
-    """How long the ranks of ``group`` sleep beyond the others, where that is most of their lateness; otherwise None."""
+    """How long the ranks of ``group`` sleep beyond the others, where that is most of their lateness; otherwise None.
+
+    Where all ranks are late, each before another meeting, none of them shows what is usual: all sleep counts.
+    """
     slept = slept_s(facts.window, facts.machine)
     if slept is None or len(group.ranks) == facts.window.ranks:
         return None
-    more_s = float(slept[list(group.ranks)].min() - np.median(np.delete(slept, list(group.ranks))))
+    others = np.setdiff1d(np.arange(facts.window.ranks), [one.rank for one in facts.late.slow])
+    others = others if facts.late.at_own_meetings else np.setdiff1d(np.arange(facts.window.ranks), group.ranks)
+    usual_s = float(np.median(slept[others])) if others.size else 0.0
+    more_s = float(slept[list(group.ranks)].min()) - usual_s
     return more_s if more_s >= MOSTLY * group.size.value else None
 
 
@@ -168,6 +174,8 @@ def waiting_evidence(ranks: list[int], facts: Facts) -> tuple[Evidence, ...]:
 def _without(group: Group, facts: Facts) -> Removal:
     """Their work like that of the others; for a rank that has other causes too, less only what these do not explain."""
     one = group.members[0]
+    if facts.late.at_own_meetings:
+        return partial(not_above_median, ranks=group.ranks, phases=COMPUTING)
     more_s = sum(uneven.size.value for uneven in facts.late.uneven if uneven.rank == one.rank)
     if more_s:  # the work of the rank without them, of which its size is that share
         own_s = float(per_step(facts.window, COMPUTING)[:, one.rank].mean()) - more_s

@@ -9,8 +9,9 @@ How it is found
 
 What it costs
     The replay in which the same samples are spread evenly over all ranks: forward and backward of this rank become
-    shorter by its share of samples, and those of the others a little longer. The number of samples stays the same, so
-    the gain is one in samples per second.
+    shorter by its share of samples, and those of the others a little longer. What a sample takes is what the rank takes
+    longer, divided by the samples that it has more: work that is the same for any number of samples stays. The number
+    of samples stays the same, so the gain is one in samples per second.
 
 What to do
     Give every rank the same number: `DistributedSampler(dataset, drop_last=True)`, shards of equal length, or
@@ -29,6 +30,7 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, seconds, share
+from allpull.explain.evidence.cpu_waiting import per_step
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.lateness import BY_SAMPLE, Uneven, sample_shares
 from allpull.explain.remedy import program, sentence
@@ -57,17 +59,25 @@ def _suspect(one: Uneven, facts: Facts) -> Candidate:
             share("its samples divided by those of the median rank", one.share, facts.span),
             *waiting_evidence([one.rank], facts),
         ),
-        without=partial(scaled, phases=BY_SAMPLE, factor=shared_out(sample_shares(facts.window), one.rank)),
+        without=partial(scaled, phases=BY_SAMPLE, factor=_shared_out(one, facts)),
         ranks=(one.rank,),
     )
 
 
-def shared_out(shares: Floats, rank: int) -> Floats:
-    """The factor on the samples of each rank, (ranks,), if all take an equal part of the excess of ``rank``.
+def _shared_out(one: Uneven, facts: Facts) -> Floats:
+    """The factor on forward and backward of each rank, (ranks,), if all take an equal part of its extra samples."""
+    own_s = per_step(facts.window, BY_SAMPLE).mean(axis=0)
+    more_s = one.size.value * (moved(sample_shares(facts.window), one.rank) / (one.share - 1))
+    factor: Floats = np.maximum(0.0, 1 + np.divide(more_s, own_s, out=np.zeros_like(own_s), where=own_s > 0))
+    return factor
 
-    >>> shared_out(np.array([1.0, 1.0, 2.0, 1.0]), 2)
-    array([1.25 , 1.25 , 0.625, 1.25 ])
+
+def moved(shares: Floats, rank: int) -> Floats:
+    """How much more of the usual samples each rank has, (ranks,), if all take an equal part of the excess of ``rank``.
+
+    >>> moved(np.array([1.0, 1.0, 2.0, 1.0]), 2)
+    array([ 0.25,  0.25, -0.75,  0.25])
     """
     more = shares[rank] - 1.0
-    kept: Floats = (np.where(np.arange(shares.size) == rank, 1.0, shares) + more / shares.size) / shares
-    return kept
+    change: Floats = np.where(np.arange(shares.size) == rank, -more, 0.0) + more / shares.size
+    return change

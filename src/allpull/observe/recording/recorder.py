@@ -102,6 +102,7 @@ class Recorder:
         self.step_number = 0
         self._first = 0  # the step number at which this rank began
         self._epoch = 0
+        self._epoch_step = -1  # where the epoch began; before the first one, no step
         self.journal = Journal(
             directory,
             who,
@@ -288,8 +289,9 @@ class Recorder:
             self._first += step - self.step_number
             self.step_number = step
             self.tags.append("resumed")
-        self._epoch = number
-        self.tags.append("first_batch")
+        if self._epoch_step < 0 or self.step_number - self._epoch_step != 1:  # passes of one batch have no others
+            self.tags.append("first_batch")
+        self._epoch, self._epoch_step = number, self.step_number
         if not self.begin_ns:
             self.begin_ns = now
         self.journal.event({"kind": "epoch", "epoch": number, "step": self.step_number, "t_ns": now}, now)

@@ -42,6 +42,18 @@ def like_median(
     return _varying(_changed(window, phases, levelled), window, phases, chosen, models)
 
 
+def not_above_median(window: Window, ranks: Collection[int], phases: Collection[str] = EVERY_DAY) -> Window:
+    """As ``like_median``, but only before those events of a step before which a rank works longer than the others."""
+    like = like_median(window, ranks, phases)
+    more_s = _of_events(window, phases) - _of_events(like, phases)
+    longer = _mean_by_place(more_s, window, ~window.odd[window.step_of]) > 0
+    work = {name: np.where(longer, like.work[name], seconds) for name, seconds in window.work.items()}
+    lane, other = window.reductions, like.reductions
+    if lane is not None and other is not None:
+        lane = replace(lane, lead_s=np.where(longer[window.kind == REDUCE][:, None, :], other.lead_s, lane.lead_s))
+    return replace(window, work=work, reductions=lane)
+
+
 def _varying(level: Window, window: Window, phases: Collection[str], chosen: Bools, models: Bools) -> Window:
     """``level`` in which the work of ``chosen`` ranks deviates as in ``window``, as far as that of ``models`` does.
 
