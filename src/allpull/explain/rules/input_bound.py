@@ -62,8 +62,8 @@ from allpull.units import show_time
 
 ITERATE = program("for batch in loader:")
 NEW_ONE = (
-    "a new one for each batch starts its workers again, and what they have made ahead is lost; if an epoch is one batch, "
-    "persistent_workers=True keeps them"
+    "a new one for each batch starts its workers again, and what they have made ahead is lost; if an epoch is one "
+    "batch, persistent_workers=True keeps them"
 )
 READY = (
     "batches are ready, and taking one from another process is what takes time: more workers do not help; hand over "
