@@ -90,11 +90,11 @@ def late_ranks(window: Window, machine: Machine, blame: Blame | None = None) -> 
     share = sample_shares(window)
     by_sample = per_step(window, BY_SAMPLE)
     rest = per_step(window, [name for name in COMPUTING if name not in BY_SAMPLE and is_work(window, name)])
-    usual_s = lower_median(by_sample)[:, None]
-    uneven = _uneven(by_sample, usual_s, share)
+    fastest_s = by_sample[:, [int(by_sample.sum(axis=0).argmin())]]
+    uneven = _uneven(by_sample, fastest_s, share)
     has_more = np.array([rank in {one.rank for one in uneven} for rank in range(window.ranks)], dtype=np.bool_)
     held_s = held_up(window, machine)
-    own_s = np.where(has_more, np.maximum(by_sample / share, np.minimum(by_sample, usual_s)), by_sample) + rest
+    own_s = np.where(has_more, np.maximum(by_sample / share, np.minimum(by_sample, fastest_s)), by_sample) + rest
     batches = batch_work(window, machine)
     if batches is not None:
         own_s = own_s - batches.excess_s
@@ -214,17 +214,17 @@ def sample_shares(window: Window) -> Floats:
     return shares
 
 
-def _uneven(by_sample: Floats, usual_s: Floats, share: Floats) -> tuple[Uneven, ...]:
-    """Ranks with more samples than the lower median rank that also take longer, ``usual_s`` (steps, 1) being usual.
+def _uneven(by_sample: Floats, fastest_s: Floats, share: Floats) -> tuple[Uneven, ...]:
+    """Ranks with more samples than the lower median rank that also take longer than the fastest, ``fastest_s`` (steps, 1).
 
-    Some work is the same for any number of samples, so that more samples take at most what exceeds the usual.
+    Some work is the same for any number of samples, so that more samples take at most what exceeds the fastest.
     """
     if by_sample.shape[0] == 0:
         return ()
     uneven = []
     for rank in np.flatnonzero(share > 1 + UNEVEN):
         own_s, in_proportion = by_sample[:, rank], 1 - 1 / share[rank]
-        beyond_s = own_s - usual_s[:, 0]
+        beyond_s = own_s - fastest_s[:, 0]
         if beyond_s.mean() >= BY_SAMPLES_SHARE * in_proportion * own_s.mean() > 0:
             more_s = beyond_s if beyond_s.mean() < in_proportion * own_s.mean() else in_proportion * own_s
             uneven.append(Uneven(rank=int(rank), share=float(share[rank]), size=mean_interval(more_s)))
