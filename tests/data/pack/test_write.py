@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from allpull.data.images import decode, resized
 from allpull.data.jpeg.crop import Box
 from allpull.data.pack.encode import Recipe
-from allpull.data.pack.encode_workers import outcomes
+from allpull.data.pack.encode_workers import CHUNK, outcomes
 from allpull.data.pack.info import describe, lines
 from allpull.data.pack.journal import Journal
 from allpull.data.pack.plan import Layout, check_space, forecast, plan
@@ -24,7 +25,7 @@ from allpull.data.pack.verify import verify
 from allpull.data.pack.write import write_pack
 from allpull.data.pack_format import INDEX, JOURNAL, NAMES
 from allpull.data.sources.imagefolder import listing
-from allpull.errors import BadInput
+from allpull.errors import AllpullError, BadInput
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -132,6 +133,21 @@ def test_a_killed_writer_goes_on_to_the_same_bytes(folder, make_pack, tmp_path, 
     done = make_pack(folder, kind="jpeg-restart", shard_bytes=60_000, to="killed")
     assert done.resumed_from >= first
     assert contents(killed) == contents(whole)
+
+
+@pytest.mark.slow
+def test_a_process_killed_while_it_sends_is_no_hang(folder):
+    entries = listing(folder).entries
+    assert len(entries) > 2 * CHUNK
+    made = outcomes(listing(folder).source, Recipe(kind="raw", side=96), entries, 2)
+    next(made)
+    ours = [child for child in multiprocessing.active_children() if child.name.startswith("SpawnProcess")]
+    assert len(ours) == 2
+    time.sleep(1)  # raw pixels of a chunk are more than a pipe holds: it waits amid sending
+    os.kill(ours[1].pid, signal.SIGKILL)
+    with pytest.raises(AllpullError, match="a process died near"):
+        list(made)
+    assert not any(child.is_alive() for child in ours)
 
 
 def child_processes(parent: int) -> list[int]:
