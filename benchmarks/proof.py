@@ -65,6 +65,7 @@ MEASUREMENTS = (
     Measurement(
         name="scale",
         script="scale.py",
+        arguments=("--folder", "build/scale-runs"),
         about="CPU time and memory of show, explain, report, compare and watch up to 1,024 ranks (ten minutes)",
         stored=False,
     ),

@@ -1,7 +1,7 @@
 """What reading and explaining runs of many ranks costs, as ratios to one parse of the same step files by polars.
 
     python benchmarks/scale.py --output benchmarks/results/scale.json
-    python benchmarks/scale.py [--sizes 8x1000,64x1000,256x1000] [--verbs show,explain] [--traces 2000] [--folder DIR]
+    python benchmarks/scale.py [--sizes 8x1000,64x1000,512x1000] [--verbs show,explain] [--traces 2000] [--folder DIR]
 
 Every number is the CPU time (user and system, all threads) and the peak memory of a fresh process, start and imports
 included, on the parse's side too; Python's bytecode is there, as after an installation. The parse gives polars the
@@ -32,7 +32,7 @@ from allpull.rundir import layout
 from made_runs import Size, make_run
 from stored import keep
 
-SIZES = "8x1000,64x1000,256x1000,1024x1000,64x50000"
+SIZES = "8x1000,64x1000,512x1000,1024x1000,64x50000"
 SMALL, REPEATS = Size(ranks=2, steps=200), 5
 TRACED_RANKS, TRACES_PER_HOST = 2000, 8
 VERBS = ("show", "show again", "explain", "report", "compare", "perfetto", "watch")

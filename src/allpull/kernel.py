@@ -165,13 +165,38 @@ def cpu_quota(tree: Tree) -> Optional[float]:
 
 def memory_left(tree: Tree) -> Optional[int]:
     """Bytes that the control groups of this process still allow, the page cache counted as used; None: no limit."""
-    left = []
+    left = [max(0, most - used) for most, used in _memory_use(tree) if used is not None]
+    return min(left, default=None)
+
+
+def memory_limit(tree: Tree) -> Optional[int]:
+    """Bytes that the control groups of this process allow: the minimum from its own up to the root; None: no limit."""
+    return min((most for most, _ in _memory_use(tree)), default=None)
+
+
+def oom_kills(tree: Tree) -> Optional[int]:
+    """Processes of our memory control group that the kernel has ended for want of memory; None: it does not say.
+
+    Version 2 counts those of groups below, too (admin-guide/cgroup-v2: memory.events; cgroup-v1/memory: oom_control).
+    """
+    for version, folder in _cgroup_folders(tree, "memory"):
+        text = tree.read(f"{folder}/{'memory.events' if version == 2 else 'memory.oom_control'}")
+        counts = dict(line.split(" ", 1) for line in text.splitlines() if " " in line)
+        killed = number(counts.get("oom_kill"))
+        if killed is not None:
+            return int(killed)
+    return None
+
+
+def _memory_use(tree: Tree) -> List[Tuple[int, Optional[int]]]:
+    """Of each control group of ours with a limit, its limit and its use, in bytes."""
+    uses = []
     for version, folder in _cgroup_folders(tree, "memory"):
         names = ("memory.max", "memory.current") if version == 2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         most, used = (number((tree.text(f"{folder}/{name}") or "").strip()) for name in names)
-        if most is not None and used is not None and most < UNLIMITED:
-            left.append(max(0, int(most) - int(used)))
-    return min(left, default=None)
+        if most is not None and most < UNLIMITED:
+            uses.append((int(most), None if used is None else int(used)))
+    return uses
 
 
 UNLIMITED = 1 << 60  # bytes; what version 1 has in place of "max" is more

@@ -12,6 +12,8 @@ from pathlib import Path
 from allpull.errors import BadInput
 
 CHOOSE_OUT = "choose another folder (--out)"
+HELD = Path("/proc/self/fd")
+"""Below it the paths of ``held_folder`` lead to folders as they were opened."""
 _IN_THE_WAY = {errno.EEXIST, errno.ENOTDIR}
 
 
@@ -30,6 +32,18 @@ def make_folder(path: Path, *, hint: str = CHOOSE_OUT, mode: int = 0o777) -> Non
         raise BadInput(f"cannot write into the folder {shown}: {_reason(error, path)}", hint=hint) from error
 
 
+def existing_folder(path: Path) -> Path:
+    """``path``, or the lowest folder above it that exists: where ``make_folder`` would make it.
+
+    Raises:
+        BadInput: something else is in its place.
+    """
+    lowest = next(place for place in (path, *path.absolute().parents) if os.path.lexists(place))
+    if not lowest.is_dir():
+        make_folder(path)  # which says why it cannot
+    return lowest
+
+
 @contextmanager
 def held_folder(path: Path) -> Iterator[Path]:
     """A path that leads to the folder ``path`` as it is now, whatever takes its place meanwhile (on Linux).
@@ -38,7 +52,7 @@ def held_folder(path: Path) -> Iterator[Path]:
         OSError: ``path`` is a link or no folder; of what the block raises, ``filename`` names a file below ``path``.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    here = Path(f"/proc/self/fd/{descriptor}")
+    here = HELD / str(descriptor)
     try:
         yield here if here.exists() else path
     except OSError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from allpull.errors import BadInput
-from allpull.output_folder import make_folder
+from allpull.output_folder import existing_folder, make_folder
 
 KEPT = Path(__file__).parents[1] / "runs/v1.6"
 VERBS = {
@@ -88,6 +88,15 @@ def test_a_folder_that_cannot_be_is_one_clear_error(verb: str, workplace: Path, 
         assert "Traceback" not in done.stderr
         assert (workplace / "file").read_text() == "mine"
         assert sorted(path.name for path in workplace.iterdir()) == before
+
+
+@pytest.mark.parametrize("place", ["file", "dangling", "file/below"])
+def test_a_doctor_of_a_folder_that_cannot_be_says_so(place: str, workplace: Path, run_cli) -> None:
+    done = run_cli("doctor", "--out", place)
+    assert done.returncode == 2
+    assert PLACES[place] in done.stderr
+    assert existing_folder(Path("new/below/new")) == workplace
+    assert existing_folder(workplace) == workplace
 
 
 def test_a_folder_that_is_made_is_private_where_that_is_wanted(tmp_path: Path) -> None:

@@ -103,3 +103,8 @@ def test_names_of_metrics_are_ones_that_mlflow_accepts(owner: str, name: str, ke
     empty = np.zeros(0)
     made = mlflow_store.metric_key(Curve(owner=owner, name=name, steps=empty.astype(int), unix_s=empty, values=empty))
     assert made == key
+
+
+def test_an_option_whose_name_is_a_path_does_not_keep_a_run_from_mlflow() -> None:
+    texts = {"../../x": "1", "a.b": "2", "versions/..": "3\x1b[31m"}
+    assert dict(mlflow_store._texts(texts)) == {"x": "1", "a.b": "2", "versions": "3"}

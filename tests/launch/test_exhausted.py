@@ -6,7 +6,9 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -134,3 +136,60 @@ def test_a_program_with_too_few_descriptors_ends_at_once_with_the_cause(tmp_path
     )
     assert ended.returncode == FEW_FILES
     assert f"only {files} open files are allowed (ulimit -n)" in ended.stderr
+
+
+EATS = """
+import os, time
+import torch
+eaten = []
+while os.environ["RANK"] == "1":
+    eaten.append(os.urandom(1 << 20) * 8)
+time.sleep(120)
+"""
+
+
+@pytest.fixture
+def limited() -> Iterator[Path]:
+    """A memory control group of version 1 or 2 with a limit that two ranks reach."""
+    if os.geteuid():
+        pytest.skip("needs root")
+    for root, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        group = Path(root, f"allpull-test-{os.getpid()}")
+        if os.access(f"{root}/memory.limit_in_bytes", os.R_OK) or "memory" in control(Path(root)):
+            group.mkdir()
+            (group / limit).write_text(str(1 << 30))
+            yield group
+            group.rmdir()
+            return
+    pytest.skip("needs a memory control group")
+
+
+def control(root: Path) -> str:
+    """The controllers that version 2 gives to groups below ``root``."""
+    file = root / "cgroup.subtree_control"
+    return file.read_text() if file.exists() else ""
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("starter", [["-n", "2", "--"], ["--", "torchrun", "--nproc-per-node", "2"]])
+def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_named_with_the_limit(
+    limited: Path, starter: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "eats.py").write_text(EATS)
+    command = [sys.executable, "-m", "allpull", "run", "--out", str(tmp_path / "runs"), *starter, "eats.py"]
+    enter = f"echo $$ > {limited}/cgroup.procs && exec {shlex.join(command)}"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    ended = subprocess.run(
+        ["sh", "-c", enter], cwd=tmp_path, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False
+    )
+    killed = "the kernel's OOM killer ended 1 process of the job's control group, which has a limit of 1 GiB"
+    assert ended.stderr.count(killed) == 1, ended.stderr
+    if "torchrun" not in starter:
+        assert ended.returncode == 128 + signal.SIGKILL
+        assert re.search(r"rank 1 on \S+ was ended by SIGKILL; on \S+ the kernel's", ended.stderr)
+    (directory,) = (tmp_path / "runs").iterdir()
+    for verb in ("show",) if "torchrun" in starter else ("show", "explain"):  # of torchrun's, it has ranks to explain
+        shown = subprocess.run(
+            [sys.executable, "-m", "allpull", verb, str(directory)], capture_output=True, text=True, check=False
+        )
+        assert killed in " ".join(shown.stdout.split()), shown

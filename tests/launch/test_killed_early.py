@@ -73,6 +73,8 @@ def test_a_job_that_was_killed_before_its_agent_began_is_over(moment: str, run_c
     assert "the allpull that ran the job is gone" in text
     assert not waits
     assert run_cli("watch", str(directory)).returncode == 0  # it does not wait for ever
+    assert run_cli("rm", "--yes", str(directory)).returncode == 0  # nor does it need to be forced
+    assert not directory.exists()
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from allpull.analyse.programs import program
 from allpull.api.places import Place, run_directories, run_directory
 from allpull.api.runs import Run
 from allpull.errors import AllpullError, BadInput
+from allpull.output_folder import held_folder
 from allpull.rundir import layout, redact, safe_open
 from allpull.rundir.derived import cached_explanation
 from allpull.rundir.read.run import read_run
@@ -53,15 +54,16 @@ def rename(place: Place, name: str) -> Path:
     clean, _ = redact.text(name)
     if not clean.strip() or len(clean) > MAX_NAME:
         raise BadInput(f"a run cannot be called {name[:40]!r}", hint=f"give 1 to {MAX_NAME} characters")
-    record = _ended(directory, hint="wait until the job has ended")
-    write_record(directory, record.model_copy(update={"name": clean}))
+    with held_folder(directory.resolve()) as held:  # the folder around it may belong to others, who exchange it
+        record = _ended(held, hint="wait until the job has ended")
+        write_record(held, record.model_copy(update={"name": clean}))
     return directory
 
 
 def remove(directories: Iterable[Path], *, unended: bool = False) -> list[Path]:
     """Remove run directories with everything in them; links in them are removed, not followed.
 
-    ``unended``: also those of jobs that have not ended, by their records, as those of a killed job say for ever.
+    ``unended``: also those of jobs that may run, as that of a job that was killed on another machine.
 
     Raises:
         BadInput: a run has not ended, is none, or is a link to one; then none is removed.
@@ -79,9 +81,9 @@ def remove(directories: Iterable[Path], *, unended: bool = False) -> list[Path]:
 
 
 def _ended(directory: Path, *, hint: str, refused: bool = True) -> RunRecord:
-    """The record of a run, which is ``refused`` with ``hint`` if it has not ended."""
+    """The record of a run, which is ``refused`` with ``hint`` unless it has ended, also by a kill that left traces."""
     record = read_record(directory)
-    if refused and record.status in UNENDED:
+    if refused and record.status in UNENDED and not is_over(directory.resolve(), record):
         raise BadInput(f"{safe_open.shown_path(directory)} has not ended", hint=hint)
     return record
 

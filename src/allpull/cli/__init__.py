@@ -42,7 +42,7 @@ from allpull.cli import (
     watch,
 )
 from allpull.cli.encoding import prepare_streams
-from allpull.cli.say import complain, note
+from allpull.cli.say import complain, finish_notes, note
 from allpull.cli.verb import Verb, VerbGroup, example
 from allpull.errors import INTERRUPTED, AllpullError, threads_ran_out
 from allpull.version import __version__
@@ -168,3 +168,5 @@ def main() -> None:
     except OSError as error:  # from help, which is printed before a verb begins
         complain(_refused(error, "standard output"))
         sys.exit(AllpullError.exit_code)
+    finally:
+        finish_notes()

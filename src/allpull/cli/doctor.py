@@ -26,6 +26,7 @@ def doctor(
     The exit code is 3 if a check is bad; warnings do not count.
     """
     from allpull.observe.host import describe_host  # noqa: PLC0415  none of these is needed for --help
+    from allpull.output_folder import existing_folder  # noqa: PLC0415
     from allpull.probe.doctor import examine  # noqa: PLC0415
     from allpull.probe.machine_facts import read_facts  # noqa: PLC0415
     from allpull.report.terminal.doctor import verdicts  # noqa: PLC0415
@@ -33,7 +34,7 @@ def doctor(
     from allpull.schema.host import HostRecord  # noqa: PLC0415
     from allpull.schema.probed import DoctorResult  # noqa: PLC0415
 
-    folder = place if place.is_dir() else Path()
+    folder = existing_folder(place)
     host = HostRecord.model_validate(describe_host(str(folder)))
     checks = examine(read_facts(host, folder, torch_timeout_s=TORCH_TIMEOUT_S))
     if as_json:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from io import StringIO
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
 from allpull.cli.say import note
+from allpull.patient_stream import PatientStream
 from allpull.rundir.live.tail import Follower
 from allpull.schema.spec import RunSpec
 
@@ -41,23 +43,43 @@ def _lines(follower: Follower, spec: RunSpec, title: str) -> Iterator[Callable[[
 
 
 def _bar(follower: Follower, spec: RunSpec, title: str) -> Iterator[Callable[[], None]]:
-    with Progress(*columns(), console=Console(stderr=True), transient=False) as progress:
-        task = progress.add_task(title, total=None, state="starting")
+    stderr, layout = sys.stderr, StringIO()
+    terminal = PatientStream(stderr.fileno())  # after Ctrl-S it takes nothing, and the job goes on
 
-        def look() -> None:
-            state = ""
-            for epoch, values in follower.epochs():
-                state = f"epoch {epoch + 1}/{spec.train.epochs} {values}"
-            if follower.steps_per_epoch:
-                total = follower.steps_per_epoch * spec.train.epochs
-                progress.update(task, total=total, completed=follower.steps_done())
-            if state:
-                progress.update(task, state=state)
-            for text in follower.remarks():
-                progress.console.print(text, markup=False, highlight=False)
+    def show() -> None:
+        with suppress(OSError):  # it has closed
+            terminal.write(layout.getvalue().encode(stderr.encoding, stderr.errors or "strict"))
+        layout.seek(0)
+        layout.truncate()
 
-        yield look
-        look()
+    try:
+        with Progress(*columns(), console=Console(file=layout, force_terminal=True), auto_refresh=False) as progress:
+            task = progress.add_task(title, total=None, state="starting")
+
+            def draw() -> None:
+                state = ""
+                for epoch, values in follower.epochs():
+                    state = f"epoch {epoch + 1}/{spec.train.epochs} {values}"
+                if follower.steps_per_epoch:
+                    total = follower.steps_per_epoch * spec.train.epochs
+                    progress.update(task, total=total, completed=follower.steps_done())
+                if state:
+                    progress.update(task, state=state)
+                for text in follower.remarks():
+                    progress.console.print(text, markup=False, highlight=False)
+                progress.refresh()
+
+            def look() -> None:
+                show()
+                if not terminal.is_behind:
+                    draw()
+
+            yield look
+            draw()
+    finally:
+        show()
+        with suppress(OSError):
+            terminal.finish()
 
 
 def columns() -> tuple[ProgressColumn, ...]:

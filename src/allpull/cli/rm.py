@@ -19,7 +19,10 @@ def rm(
     runs: Runs,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also runs that have not ended by their records, such as of killed jobs.")
+        bool,
+        typer.Option(
+            "--force", help="Also runs that may not have ended, such as of a job that was killed on another machine."
+        ),
     ] = False,
 ) -> None:
     """Remove runs with all their files."""

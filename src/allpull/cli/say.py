@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from io import StringIO
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from io import StringIO, TextIOWrapper
+from typing import TYPE_CHECKING, TextIO
 
 from allpull.cli.encoding import in_encoding, json_in_encoding
 from allpull.errors import AllpullError
+from allpull.patient_stream import PatientStream
 from allpull.report.printable import inert_json, printable
 
 if TYPE_CHECKING:
@@ -19,10 +21,51 @@ if TYPE_CHECKING:
 UNWRAPPED = 10_000  # columns: more than a line of ours has
 
 
+class _Notes:
+    """What we say on stderr, as far as somebody reads it: what runs meanwhile, such as a job, waits for no reader."""
+
+    def __init__(self) -> None:
+        self._shown_on: TextIO | None = None
+        self._stream: PatientStream | None = None
+
+    def stream(self) -> PatientStream | None:
+        """That of stderr as it is now; None: it is no file of ours, as in a test or above a bar of progress."""
+        if sys.stderr is not self._shown_on:
+            self._shown_on, self._stream = sys.stderr, None
+            with suppress(OSError):
+                self._stream = PatientStream(sys.stderr.fileno()) if isinstance(sys.stderr, TextIOWrapper) else None
+        return self._stream
+
+
+_NOTES = _Notes()
+
+
 def note(text: str) -> None:
-    """A line for the user, on stderr."""
-    sys.stderr.write(f"{printable(text)}\n")
+    """A line for the user, on stderr: at once, or as soon as its reader takes it. If it has none, it is dropped."""
+    draw(f"{printable(text)}\n")
+
+
+def draw(text: str) -> None:
+    """``text`` on stderr, with what controls a terminal; as ``note``."""
     sys.stderr.flush()
+    if (stream := _NOTES.stream()) is None:
+        sys.stderr.write(text)
+        return
+    with suppress(OSError):
+        stream.write(text.encode(sys.stderr.encoding, sys.stderr.errors or "strict"))
+
+
+def is_behind() -> bool:
+    """Whether stderr has not taken all that was said: what is only to be seen now, such as progress, is left out."""
+    draw("")
+    return (stream := _NOTES.stream()) is not None and stream.is_behind
+
+
+def finish_notes() -> None:
+    """Wait until all that was said has been taken."""
+    if (stream := _NOTES.stream()) is not None:
+        with suppress(OSError, KeyboardInterrupt):  # Ctrl-C: the user does not want to read it
+            stream.finish()
 
 
 def complain(error: AllpullError) -> None:

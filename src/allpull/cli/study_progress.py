@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from allpull.analyse.job_health import assess
-from allpull.cli.say import note
+from allpull.cli.say import draw, is_behind, note
 from allpull.errors import RunDirError
 from allpull.report.printable import printable
 from allpull.report.wording import spread
@@ -34,7 +34,7 @@ class StudyProgress:
     def look(self, run: LiveRun) -> None:
         """Follow the current run."""
         self._looks += 1
-        if not self._is_terminal or self._looks % LOOK_EVERY != 1:
+        if not self._is_terminal or self._looks % LOOK_EVERY != 1 or is_behind():
             return
         parts = [f"{run.title}: {show_time(run.seconds)}"]
         try:
@@ -47,13 +47,12 @@ class StudyProgress:
             parts.append(f"{show_count(state.samples_per_s)} samples/s")
         if run.left_s is not None:
             parts.append(f"about {show_time(run.left_s)} left")
-        sys.stderr.write(f"{CLEAR}{printable(' · '.join(parts))}")
-        sys.stderr.flush()
+        draw(f"{CLEAR}{printable(' · '.join(parts))}")
 
     def ended(self, title: str, attempt: Attempt, rate: Interval | None, left_s: float | None) -> None:
         """A run has ended."""
         if self._is_terminal:
-            sys.stderr.write(CLEAR)
+            draw(CLEAR)
         parts = [f"{title}: {attempt.state} in {show_time(attempt.seconds)}"]
         parts += [f"{spread(rate)} samples/s"] if rate is not None else []
         parts += [attempt.reason] if attempt.reason else []

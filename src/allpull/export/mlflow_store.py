@@ -143,6 +143,11 @@ def remove(mlflow: Any, uri: str, identities: Iterable[str]) -> None:
 def metric_key(curve: Curve) -> str:
     """The name of ``curve`` as MLflow allows it; those of ranks and hosts are shown as metrics of the system."""
     name = curve.name if curve.owner == JOB else f"system/{curve.owner}/{curve.name}"
+    return _key(name)
+
+
+def _key(name: str) -> str:
+    """``name`` as MLflow allows keys: a path that leads nowhere else."""
     parts = [_NOT_IN_KEY.sub("_", part).strip(" ") for part in name[: MAX_KEY - 1].split("/")]
     return "/".join(part for part in parts if part.strip(".")) or "_"
 
@@ -167,7 +172,7 @@ def _texts(texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """``texts`` within MLflow's limits, without control characters."""
     for key, value in texts.items():
         lines = [short(line, MAX_VALUE) for line in value.splitlines()[:MAX_LINES]]
-        yield _NOT_IN_KEY.sub("_", key)[:MAX_KEY], "\n".join(lines)[:MAX_VALUE]
+        yield _key(key), "\n".join(lines)[:MAX_VALUE]
 
 
 def _quoted(run: str) -> str:

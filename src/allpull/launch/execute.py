@@ -193,6 +193,7 @@ def _wait(runs: _Runs, running: Running, signals: _Signals, look: Callable[[], N
         for place, hosts in finished.items():
             runs.close(place, hosts)
         if ended is not None:
+            echo.finish()
             return
         if signals.take_warning() and not running.warn():
             raise Stopped(signal.SIGUSR1)

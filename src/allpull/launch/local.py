@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from dataclasses import replace
 
 from allpull.errors import BadInput
 from allpull.launch import container
-from allpull.launch.host_endings import HostEnding, read_host_ending
+from allpull.launch.host_endings import KILLED, HostEnding, read_host_ending
 from allpull.launch.job import Job, environment, with_secrets
 from allpull.launch.memory_check import check_memory
 from allpull.launch.ports import check_port
@@ -16,6 +17,7 @@ from allpull.launch.process_tree import ProcessTree
 from allpull.launch.running import Running
 from allpull.launch.shell_script import python_of, shell_script
 from allpull.observe import scratch
+from allpull.observe.out_of_memory import OomKills
 from allpull.rundir import layout
 
 AGENT_EXTRA_S = 5.0  # the agent gives its ranks the grace time, and then writes its last records
@@ -48,6 +50,7 @@ class LocalJob(Running):
 
     def __init__(self, job: Job) -> None:
         self._job = job
+        self._out_of_memory = OomKills()
         variables = with_secrets(job, environment(job.spec, os.environ))
         shown = () if job.program is None else ("stdout", "stderr")
         self._agent = ProcessTree(
@@ -63,6 +66,8 @@ class LocalJob(Running):
         private = scratch.path_of(str(self._job.directory), host)
         ending = read_host_ending(self._job.directory, host, code, private=private)
         scratch.remove(private)  # also of an agent that was killed
+        if code == KILLED and not ending.failures and (why := self._out_of_memory.sentence(host)):
+            ending = replace(ending, reason=f"{ending.reason}: {why}")
         return [ending]
 
     def warn(self) -> bool:

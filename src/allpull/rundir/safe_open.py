@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from allpull.errors import RunDirError
+from allpull.output_folder import HELD
 from allpull.regular_file import regular
 from allpull.schema.base import Record, check_tag
 from allpull.units import show_bytes
@@ -37,18 +38,19 @@ Identity = tuple[int, ...]
 
 def shown_path(path: Path) -> str:
     """``path`` as text that any encoding can hold: bytes that are not UTF-8 appear as ``\\xff``."""
+    path = path.resolve() if path.parent == HELD else path
     return os.fsencode(path).decode("utf-8", "backslashreplace")
 
 
 def checked_directory(path: Path) -> Path:
-    """``path`` with all its links resolved.
+    """``path`` with all its links resolved, or as it is if it leads to a folder that is held.
 
     Raises:
         RunDirError: it does not exist, is no directory, or cannot be looked at.
     """
     where = shown_path(path)
     try:
-        root = path.resolve(strict=True)
+        root = path if path.parent == HELD else path.resolve(strict=True)
         is_directory = root.is_dir()
     except (OSError, RuntimeError, ValueError) as error:  # RuntimeError: links in a circle; ValueError: NUL in a name
         raise RunDirError(f"{where}: {_reason(error)}", hint="give the path of a run directory") from error
@@ -206,7 +208,7 @@ def _inside(root: Path, relative: str) -> Path:
         path = (root / relative).resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:
         raise RunDirError(f"{where}: {_reason(error)}", hint="the run directory is incomplete") from error
-    if not path.is_relative_to(root):
+    if not path.is_relative_to(root if root.parent != HELD else root.resolve()):
         raise RunDirError(
             f"{where}: a link that leaves the run directory; it is not followed",
             hint="copy the file itself to its place",

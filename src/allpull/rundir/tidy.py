@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from allpull.output_folder import held_folder
 from allpull.rundir import layout, safe_open
 from allpull.rundir.read.headers import rank_headers
 from allpull.rundir.read.lenient import file_names
@@ -14,13 +15,14 @@ from allpull.schema.run import RunRecord
 
 
 def close_directory(directory: Path, record: RunRecord) -> None:
-    """Write the final ``record`` of a run, then ``tidy`` its directory.
+    """Write the final ``record`` of a run, then ``tidy`` its directory, whatever takes its place meanwhile.
 
     Raises:
         RunDirError, OSError: as ``close_record``.
     """
-    close_record(directory, record)
-    tidy(directory, record)
+    with held_folder(safe_open.checked_directory(directory)) as held:
+        close_record(held, record)
+        tidy(held, record)
 
 
 def tidy(directory: Path, record: RunRecord) -> None:

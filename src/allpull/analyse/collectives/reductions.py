@@ -14,7 +14,7 @@ KEYS = ("rank", "step", "reduction")
 MOMENTS = ("begin_ns", "arrival_ns", "done_ns")
 SCHEMA: dict[str, pl.DataType] = {
     **dict.fromkeys(KEYS, pl.Int64()),
-    "networks": pl.String(),
+    "networks": pl.Categorical(),
     **dict.fromkeys((*MOMENTS, *SPENT), pl.Int64()),
 }
 """Columns of reductions, sorted by ``KEYS``: ``reduction`` counts the meetings of a step of a rank from 0; ``networks``
@@ -39,7 +39,7 @@ def every_reduction(steps: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
         "rank",
         "step",
         pl.lit(0, dtype=pl.Int64).alias("reduction"),
-        pl.lit(FIRST).alias("networks"),
+        pl.lit(FIRST, dtype=SCHEMA["networks"]).alias("networks"),
         "arrival_ns",
         "done_ns",
     )
@@ -49,7 +49,7 @@ def every_reduction(steps: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
         with_meetings(listed)
         .group_by("rank", "step", "meeting")
         .agg(
-            pl.col("network").sort().cast(pl.String).str.join("+").alias("networks"),
+            pl.col("network").sort().cast(pl.String).str.join("+").cast(SCHEMA["networks"]).alias("networks"),
             pl.col("begin_ns").first(),
             pl.col("arrival_ns", "done_ns", *SPENT).max(),
         )

@@ -23,6 +23,7 @@ from allpull.units import NS_PER_S
 
 COUNTED = ("read_bytes", "read_calls", "storage_read_bytes")
 MOST_POINTS = 300  # of the series; half the pixels of its chart
+BLOCK = 1 << 16  # moments that are looked up together: small enough for the caches of a CPU
 LEAST_SHARE = 0.5  # of a window that must have been sampled for a mean over it
 
 Intervals = tuple[Times, Times]
@@ -140,11 +141,13 @@ def _samples(steps: pl.DataFrame, intervals: Intervals) -> int | None:
 def _until(moments: Times, begins: Times, ends: Times) -> Floats:
     """How much of the intervals has passed at each moment, in ns."""
     done = np.concatenate([[0], np.cumsum(ends - begins)])
-    place = np.searchsorted(begins, moments, side="right")
-    last = np.maximum(place - 1, 0)
-    passed: Floats = np.where(
-        place == 0, 0, done[last] + np.clip(moments - begins[last], 0, ends[last] - begins[last])
-    ).astype(np.float64)
+    passed = np.empty(moments.size)
+    for first in range(0, moments.size, BLOCK):
+        of_block = moments[first : first + BLOCK]
+        place = np.searchsorted(begins, of_block, side="right")
+        last = np.maximum(place - 1, 0)
+        inside = np.clip(of_block - begins[last], 0, ends[last] - begins[last])
+        passed[first : first + BLOCK] = np.where(place == 0, 0, done[last] + inside)
     return passed
 
 

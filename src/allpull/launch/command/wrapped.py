@@ -23,6 +23,7 @@ from allpull.launch.running import Running
 from allpull.launch.shell_script import shell_script
 from allpull.observe import clock_pings
 from allpull.observe.host import describe_host
+from allpull.observe.out_of_memory import OomKills
 from allpull.observe.sidecar.start import await_end, start_detached
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
@@ -74,6 +75,7 @@ class WrappedJob(Running):
         assert job.program is not None
         self._job = job
         self._relay = SignalRelay(ignored)
+        self._out_of_memory = OomKills()
         host = socket.gethostname()
         try:
             self._command = subprocess.Popen(
@@ -108,8 +110,10 @@ class WrappedJob(Running):
         if code and not stopped:  # where no rank raised, its starter was faster to end the others
             directory = self._job.directory
             reason = lost_rank(directory, failures) if failures else silent_ranks(directory, set())
+        why = self._out_of_memory.sentence(socket.gethostname()) if code and not stopped else None
         if reason is not None or stopped:
             failures = ()  # those that raised lost a peer, or raised because they were asked to end
+        reason = "; ".join(filter(None, (reason, why))) or None
         return [
             HostEnding(host=socket.gethostname(), code=shell_code, failures=failures, reason=reason, stopped=stopped)
         ]

@@ -26,6 +26,7 @@ from allpull.observe.agent.rendezvous import FixedHosts, HostsDisconnected, JobH
 from allpull.observe.host import describe_host
 from allpull.observe.identity import HOST_VARIABLE
 from allpull.observe.interface import interface_of, no_way, own_address
+from allpull.observe.out_of_memory import OomKills
 from allpull.observe.process import end_with_parent, leave
 from allpull.observe.sidecar import start as sidecar
 from allpull.observe.store import listen
@@ -69,6 +70,7 @@ def main(job_file: str, place: JobHost) -> int:
     if job.command:
         redirect_log(os.path.join(job.directory, layout.torch_log(place.name)))
     os.environ[HOST_VARIABLE] = place.name
+    out_of_memory = OomKills()
     record = describe_host(job.directory, host=place.name)
     whole_json(os.path.join(job.directory, layout.host_file(place.name)), record)
     counting = sidecar.start(job, place.name, watch=os.getpid(), clock=clock_part(job, place))
@@ -76,6 +78,8 @@ def main(job_file: str, place: JobHost) -> int:
         ended = run_ranks(job, place, listener, job_file)
     finally:
         sidecar.stop(counting)
+    if ended["code"]:
+        ended.setdefault("reason", out_of_memory.sentence(place.name))
     write_ending(job, place, ended)
     return int(ended["code"])
 

@@ -29,17 +29,23 @@ class GrowingFrame:
         }
 
     def append(self, frame: pl.DataFrame, *, share: float) -> None:
-        """Add the rows of ``frame``; ``share``: about how much of all rows is then here."""
+        """Add the rows of ``frame``; ``share``: about how much of all rows is then here.
+
+        A column without any number takes no memory until one comes.
+        """
         end = self._rows + frame.height
         for name, values in self._numbers.items():
             column = frame[name]
-            if column.null_count():
+            nulls = column.null_count()
+            if nulls:
                 self._nulls[name].append((self._rows, column.is_null().to_numpy()))
-                column = column.fill_null(0)
-            if end > values.size:
-                self._numbers[name] = np.empty(int(end * min(MORE_ROOM / share, MOST_ROOM)), dtype=np.int64)
-                self._numbers[name][: self._rows] = values[: self._rows]
-            self._numbers[name][self._rows : end] = column.to_numpy()
+            is_known = nulls < frame.height
+            if end > values.size and (is_known or values.size):
+                before = values[: self._rows]
+                self._numbers[name] = np.zeros(int(end * min(MORE_ROOM / share, MOST_ROOM)), dtype=np.int64)
+                self._numbers[name][: before.size] = before
+            if is_known:
+                self._numbers[name][self._rows : end] = column.fill_null(0).to_numpy()
         for name, pieces in self._others.items():
             pieces.append(frame[name])
         self._rows = end
@@ -51,8 +57,10 @@ class GrowingFrame:
     def _column(self, name: str) -> pl.Series:
         if name in self._others:
             return pl.concat(self._others.pop(name), rechunk=True)
-        values = pl.Series(name, self._numbers.pop(name)[: self._rows])
-        nulls = self._nulls.pop(name)
+        numbers, nulls = self._numbers.pop(name)[: self._rows], self._nulls.pop(name)
+        if numbers.size < self._rows:
+            return pl.repeat(None, self._rows, dtype=pl.Int64(), eager=True).alias(name)
+        values = pl.Series(name, numbers)
         if not nulls:
             return values
         is_null = np.zeros(self._rows, dtype=np.bool_)
