@@ -215,7 +215,7 @@ def sample_shares(window: Window) -> Floats:
 
 
 def _uneven(by_sample: Floats, fastest_s: Floats, share: Floats) -> tuple[Uneven, ...]:
-    """Ranks with more samples than the lower median rank that also take longer than the fastest, ``fastest_s`` (steps, 1).
+    """Ranks with more samples than the lower median rank that take longer than the fastest, ``fastest_s`` (steps, 1).
 
     Some work is the same for any number of samples, so that more samples take at most what exceeds the fastest.
     """
