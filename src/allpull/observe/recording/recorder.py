@@ -259,9 +259,7 @@ class Recorder:
                     *ended.spent,
                 )
             )
-        self.is_cut = False
-        self.begin_ns = end
-        self.phases = 0
+        self.is_cut, self.begin_ns, self.phases = False, end, 0
         self.step_number += 1
         self.live[STEP] = self.step_number
         if end - self.flushed_ns >= FLUSH_NS:
