@@ -147,7 +147,13 @@ MEASUREMENTS = (
         name="kill_trials",
         script="kill_trials.py",
         arguments=("--trials", "6"),
-        about="random signals to train, run, pack and study, and damaged checkpoints (20 minutes; four hours with 100)",
+        about="random signals to train, run, pack and study, and damaged checkpoints (20 minutes)",
+    ),
+    Measurement(
+        name="kill_trials_100",
+        script="kill_trials.py",
+        arguments=("--trials", "100", "--checkpoints", "0", "--verbs", "pack,study", "--keep", "build/killed.jsonl"),
+        about="a hundred random signals each to pack and study (two hours)",
     ),
     Measurement(
         name="fuzz_importers",
