@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from tests.scripts.conftest import with_frameworks
 
-from allpull.errors import MissingPart
+from allpull.errors import BadInput, MissingPart
 from allpull.export import mlflow_store
 from allpull.export.curves import Curve
 
@@ -41,6 +41,11 @@ def test_mlflow_has_configuration_curves_tags_and_artifacts(copied: Callable[[st
     events = run / "events/rank-00000.jsonl"
     events.write_text(events.read_text().replace('"test_top1"', '"../a=b;\\u001b[1m"'))
     record = json.loads((run / "run.json").read_text())
+    planted = [("step/step_s", -(2**62)), ("step//step_s", 0)]  # as a curve of ours is called; centuries before 1970
+    with events.open("a") as file:
+        for name, t_ns in planted:
+            line = {"kind": "metric", "name": name, "value": 7.0, "step": 0, "epoch": 0, "t_ns": t_ns}
+            file.write(json.dumps(line) + "\n")
 
     def export(*more: str) -> subprocess.CompletedProcess[str]:
         words = ["allpull", "export", str(run), "--to", "mlflow", "--out", str(tmp_path / "ml"), *more]
@@ -73,12 +78,22 @@ def test_mlflow_has_configuration_curves_tags_and_artifacts(copied: Callable[[st
         (one["step"], one["value"]) for one in losses
     ]
     assert "a_b_" in found["metrics"]
+    assert 7.0 not in [value for _, _, value in found["metrics"]["step/step_s"]]
+    assert found["metrics"]["step/step_s-2"] == [[0, 0, 7.0]]
+    assert [point[1:] for point in found["metrics"]["step/step_s-3"]] == [[0, 7.0]]
     refused = subprocess.run(
         [sys.executable, "-m", "allpull", "export", str(run), "--to", "mlflow", "--out", "file:///proc/none"],
         env=env, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert refused.returncode == 2
     assert "MLflow at file:///proc/none" in refused.stderr
+    unreachable = subprocess.run(
+        [sys.executable, "-m", "allpull", "export", str(run), "--to", "mlflow", "--out", "http://me:s3cret@127.0.0.1:9"],
+        env={**env, "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert unreachable.returncode == 2
+    assert "[redacted]@127.0.0.1" in unreachable.stderr
+    assert "s3cret" not in unreachable.stderr + unreachable.stdout
 
 
 def test_without_the_package_one_line_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,3 +123,16 @@ def test_names_of_metrics_are_ones_that_mlflow_accepts(owner: str, name: str, ke
 def test_an_option_whose_name_is_a_path_does_not_keep_a_run_from_mlflow() -> None:
     texts = {"../../x": "1", "a.b": "2", "versions/..": "3\x1b[31m"}
     assert dict(mlflow_store._texts(texts)) == {"x": "1", "a.b": "2", "versions": "3"}
+
+
+def test_options_that_come_under_one_name_are_told_apart() -> None:
+    """MLflow refuses a whole run in which one parameter has two values."""
+    assert dict(mlflow_store._texts({"x": "1", "../x": "2", "x-2": "3"})) == {"x": "1", "x-2": "2", "x-2-2": "3"}
+
+
+def test_a_password_in_the_address_of_a_server_is_in_no_error() -> None:
+    uri = "http://me:s3cret@host/"
+    with pytest.raises(BadInput) as refused, mlflow_store._refusals(uri):
+        raise OSError(f"cannot reach {uri}api")
+    assert "s3cret" not in refused.value.message
+    assert "[redacted]@host" in refused.value.message

@@ -17,6 +17,7 @@ from allpull.export.curves import curves, left_out
 from allpull.export.files import FILES, write_parquet
 from allpull.export.tables import tables
 from allpull.export.target import check_free, new_folder, write_manifest
+from allpull.rundir import redact
 from allpull.rundir.safe_open import shown_path
 from allpull.rundir.write import whole_file
 from allpull.schema.base import tag
@@ -107,7 +108,7 @@ def _to_mlflow(run: Run, out: str, *, replace: bool) -> Export:
         schema=tag("export"),
         run=run.id,
         to="mlflow",
-        place=uri,
+        place=redact.text(uri)[0],
         id=identity,
         tables=written,
         points=points,
@@ -148,8 +149,8 @@ def _summary(result: ExplainResult) -> str:
 
 
 def _ms(utc: str | None) -> int | None:
-    """Milliseconds since 1970 of a moment in ISO 8601; None where it cannot be read."""
+    """Milliseconds since 1970 of a moment in ISO 8601; None where it cannot be read, 0 before."""
     try:
-        return None if utc is None else int(datetime.fromisoformat(utc).timestamp() * MS_PER_S)
+        return None if utc is None else max(0, int(datetime.fromisoformat(utc).timestamp() * MS_PER_S))
     except (ValueError, OverflowError):
         return None

@@ -19,6 +19,7 @@ from allpull.report.printable import printable
 MAX_POINTS = 10_000  # of one curve: TensorBoard itself shows a thousand
 RANK_POINTS = 2_000  # of one curve of one rank
 MAX_RANKS = 64  # with curves of their own: beyond that nobody finds one among them
+MAX_NUMBERED = 200  # characters of a name that a number follows
 JOB = "job"
 
 OF_PROCESSES = {
@@ -82,6 +83,22 @@ def left_out(aligned: AlignedRun) -> list[str]:
     if ranks > MAX_RANKS:
         notes.append(f"{ranks:,} ranks have no curves of their own (at most {MAX_RANKS} have); --to parquet has all")
     return notes
+
+
+def distinct(name: str, taken: dict[str, int]) -> str:
+    """``name``, with a number behind it where one of ``taken`` has it already; that remembers it.
+
+    >>> taken = {}
+    >>> [distinct(name, taken) for name in ("loss", "loss-2", "loss", "loss")]
+    ['loss', 'loss-2', 'loss-3', 'loss-4']
+    """
+    own, number = name, taken.get(name, 0)
+    while own in taken:
+        number += 1
+        own = f"{name[:MAX_NUMBERED]}-{number}"
+    taken[own] = 1
+    taken[name] = max(number, 1)
+    return own
 
 
 def _thinned(aligned: AlignedRun) -> Sequence[int]:

@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from allpull.errors import BadInput, MissingPart
-from allpull.export.curves import JOB, Curve
+from allpull.export.curves import JOB, Curve, distinct
 from allpull.output_folder import make_folder
 from allpull.report.printable import short
+from allpull.rundir import redact
 
 BATCH_METRICS, BATCH_TEXTS = 1000, 100  # MLflow's limits of one request
 MAX_KEY, MAX_VALUE = 250, 5000  # characters, below the limits of MLflow since 2.10
 MAX_LINES = 100  # of one text
+MAX_COMPLAINT = 600  # characters
 MS_PER_S = 1000
 EXPERIMENT = "allpull"
 RUN_TAG = "allpull.run"
@@ -110,11 +112,11 @@ def log_run(mlflow: Any, uri: str, artifact_place: str | None, logged: Logged) -
         made = mlflow.create_run(own, start_time=logged.begin_ms, run_name=short(logged.name, MAX_KEY))
         identity: str = made.info.run_id
         try:
-            points = 0
+            points, taken = 0, dict[str, int]()
             for params in _batches(_texts(logged.params), BATCH_TEXTS):
                 mlflow.log_batch(identity, params=[Param(key, value) for key, value in params])
             for curve in logged.curves:
-                key = metric_key(curve)
+                key = distinct(metric_key(curve), taken)
                 for part in _batches(_points(curve), BATCH_METRICS):
                     mlflow.log_batch(identity, metrics=[Metric(key, value, ms, step) for value, ms, step in part])
                     points += len(part)
@@ -124,7 +126,8 @@ def log_run(mlflow: Any, uri: str, artifact_place: str | None, logged: Logged) -
                 mlflow.log_batch(identity, tags=[RunTag(key, value) for key, value in tags])
             mlflow.set_terminated(identity, "FAILED" if logged.failed else "FINISHED", end_time=logged.end_ms)
         except BaseException:
-            mlflow.delete_run(identity)
+            with suppress(Exception):  # where MLflow has gone, what ended the export is told, not that
+                mlflow.delete_run(identity)
             raise
     return identity, points
 
@@ -160,9 +163,10 @@ def _batches(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def _points(curve: Curve) -> Iterator[tuple[float, int, int]]:
+    """Value, time in ms and step of each point; MLflow knows no time before 1970."""
     yield from zip(
         curve.values.tolist(),
-        (int(unix_s * MS_PER_S) for unix_s in curve.unix_s.tolist()),
+        (max(0, int(unix_s * MS_PER_S)) for unix_s in curve.unix_s.tolist()),
         curve.steps.tolist(),
         strict=True,
     )
@@ -170,9 +174,10 @@ def _points(curve: Curve) -> Iterator[tuple[float, int, int]]:
 
 def _texts(texts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """``texts`` within MLflow's limits, without control characters."""
+    taken = dict[str, int]()
     for key, value in texts.items():
         lines = [short(line, MAX_VALUE) for line in value.splitlines()[:MAX_LINES]]
-        yield _key(key), "\n".join(lines)[:MAX_VALUE]
+        yield distinct(_key(key), taken), "\n".join(lines)[:MAX_VALUE]
 
 
 def _quoted(run: str) -> str:
@@ -194,6 +199,6 @@ def _refusals(uri: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise BadInput(
-            f"MLflow at {short(uri, 200)}: {short(str(error), 400)}",
+            short(f"MLflow at {redact.text(uri)[0]}: {redact.text(str(error))[0]}", MAX_COMPLAINT),
             hint="give a folder, sqlite:///FILE, or the address of a tracking server (--out)",
         ) from error

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from allpull.errors import MissingPart
-from allpull.export.curves import JOB, Curve
+from allpull.export.curves import JOB, Curve, distinct
 
 EVENTS = "events.out.tfevents.0.allpull"
 """Name of each event file: TensorBoard reads those with `tfevents` in their names."""
@@ -40,15 +40,9 @@ def write_log(curves: Iterable[Curve], summary: str, folder: Path) -> int:
     of_owner: dict[str, list[Curve]] = {JOB: []}
     for curve in curves:
         of_owner.setdefault(curve.owner, []).append(curve)
-    points, taken = 0, set[str]()
+    points, taken = 0, dict[str, int]()
     for owner, own in of_owner.items():
-        name = base = re.sub(r"[^A-Za-z0-9._-]", "_", owner)[:100]
-        number = 1
-        while name in taken:
-            number += 1
-            name = f"{base}-{number}"
-        taken.add(name)
-        place = folder / name
+        place = folder / distinct(re.sub(r"[^A-Za-z0-9._-]", "_", owner)[:100], taken)
         place.mkdir()
         points += _write_events(own, summary if owner == JOB else "", place)
     return points
@@ -65,6 +59,8 @@ def _write_events(curves: list[Curve], summary: str, folder: Path) -> int:
         for number, curve in enumerate(curves)
         for unix_s, step, value in zip(curve.unix_s.tolist(), curve.steps.tolist(), curve.values.tolist(), strict=True)
     )
+    taken = dict[str, int]()
+    tags = [distinct(curve.name, taken) for curve in curves]
     first_s = points[0][0] if points else 0.0
     partial = folder / "partial"
     with partial.open("wb") as file:
@@ -74,7 +70,7 @@ def _write_events(curves: list[Curve], summary: str, folder: Path) -> int:
             text = Summary(value=[_text(summary)])
             writer.write(Event(wall_time=first_s, step=0, summary=text).SerializeToString())
         for unix_s, step, number, value in points:
-            scalar = Summary(value=[Summary.Value(tag=curves[number].name, simple_value=value)])
+            scalar = Summary(value=[Summary.Value(tag=tags[number], simple_value=value)])
             writer.write(Event(wall_time=unix_s, step=step, summary=scalar).SerializeToString())
     partial.rename(folder / EVENTS)
     return len(points)
