@@ -56,7 +56,8 @@ def held_folder(path: Path) -> Iterator[Path]:
     try:
         yield here if here.exists() else path
     except OSError as error:
-        error.filename, error.filename2 = (_below(path, here, name) for name in (error.filename, error.filename2))
+        if error.filename is not None:  # that of polars has a text alone, which would be lost
+            error.filename, error.filename2 = (_below(path, here, name) for name in (error.filename, error.filename2))
         raise
     finally:
         os.close(descriptor)

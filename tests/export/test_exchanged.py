@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from allpull.errors import BadInput
 from allpull.export.target import new_folder
 from allpull.output_folder import held_folder
 
@@ -59,3 +60,9 @@ def test_an_error_names_the_place_that_the_user_gave(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="full") as error, held_folder(tmp_path) as folder:
         raise BlockingIOError(11, "full", str(folder / "table.csv"))
     assert error.value.filename == str(tmp_path / "table.csv")
+
+
+def test_an_error_that_is_a_text_alone_keeps_it(tmp_path: Path) -> None:
+    """So polars says that a disk is full while it writes CSV."""
+    with pytest.raises(BadInput, match="No space left on device"), new_folder(tmp_path / "run", replace=False):
+        raise OSError("No space left on device (os error 28)")
