@@ -369,15 +369,6 @@ def test_calls_of_the_program_are_transfers_too() -> None:
     assert "join" not in finding.remedy
 
 
-def test_the_first_batch_of_an_evaluation_on_one_rank_is_no_slow_loader() -> None:
-    """Each tenth step rank 0 evaluates, and its validation loader is asked before the first forward pass."""
-    begins = only(4, STEPS, seconds=0.030, rank=0, every=10)
-    evaluates = only(4, STEPS, seconds=0.200, rank=0, every=10)
-    judged = rules(job(4, input=begins, evaluation=evaluates, odd=evaluates[:, 0] > 0), Machine(hosts=hosts_of(4)))
-    assert judged == ["sequential-evaluation"]
-    assert "slow-loader-rank" in rules(job(4, input=begins), Machine(hosts=hosts_of(4)))
-
-
 @pytest.mark.parametrize(
     ("use", "advice"), [("all_reduce", "join the tensors of the 16 calls"), ("all_gather in forward", "fully_shard")]
 )

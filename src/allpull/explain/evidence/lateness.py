@@ -145,12 +145,8 @@ def _loaders(window: Window, least_s: float) -> tuple[Outlier, ...]:
     """The ranks that wait longer for their loaders, by ``least_s`` or more: on devices, those whose hosts do.
 
     Of equal hosts one is the last to issue each step. Its device waits longest for each batch, and the others' for it.
-    What a rank waits in a step with an evaluation of its own may be for batches of that, and counts as usual.
     """
-    input_s = per_step(window, ("input",))
-    usual_s = np.median(input_s, axis=1, keepdims=True)
-    input_s = np.where(per_step(window, ("evaluation",)) > 0, np.minimum(input_s, usual_s), input_s)
-    late = outliers(input_s, least_s=least_s).ranks
+    late = outliers(per_step(window, ("input",)), least_s=least_s).ranks
     if window.fetched_s is None:
         return late
     behind = {one.rank for one in outliers(window.fetched_s).ranks}
