@@ -9,6 +9,7 @@ import pytest
 from tests.explain.made import BACKWARD_S, FORWARD_S, STEPS, crowded, facts, found, hosts_of, job
 from tests.replay.windows import late, only
 
+from allpull.explain.evidence.loader_pace import LoaderPace
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.start import Start
 from allpull.explain.rules import first_batch_stall
@@ -87,6 +88,17 @@ def test_first_batches_are_priced_without_what_other_odd_steps_wait() -> None:
     loss_s = (replay(one).total_s - replay(suspect.without(one)).total_s) / STEPS
     assert loss_s == pytest.approx(0.4 / 10, rel=0.02)
     assert loss_s == pytest.approx(suspect.evidence[0].value, rel=0.02)
+    assert "num_workers=1," in suspect.remedy.text
+    assert "with as many as now" in suspect.remedy.text
+
+
+def test_workers_that_were_counted_are_kept_in_that_number() -> None:
+    first = np.arange(STEPS) % 10 == 0
+    one = job(4, input=only(4, STEPS, seconds=0.4, every=10))
+    pace = LoaderPace(workers=3, batch_s=np.full(4, 0.01), step_s=np.full(4, 0.004), ahead=6)
+    (suspect,) = first_batch_stall.find(facts(one, FOUR, first=first, pace=pace))
+    assert [line.line for line in suspect.remedy.lines] == ["DataLoader(num_workers=3, persistent_workers=True)"]
+    assert "as many as now" not in suspect.remedy.text
 
 
 def test_waiting_for_a_cpu_is_an_upper_bound_within_what_takes_cpus() -> None:

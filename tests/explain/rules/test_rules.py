@@ -365,6 +365,20 @@ def test_calls_of_the_program_are_transfers_too() -> None:
     assert "gradients" not in finding.title  # nothing shows what the program sends
     named = [one for one in finding.evidence if "all_reduce" in one.what]
     assert [one.value for one in named] == [pytest.approx(0.03, rel=0.01)]
+    assert "FSDP" not in finding.remedy
+    assert "join" not in finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("use", "advice"), [("all_reduce", "join the tensors of the 16 calls"), ("all_gather in forward", "fully_shard")]
+)
+def test_many_calls_are_joined_and_parameters_gathered_less_often(use: str, advice: str) -> None:
+    calls = [Call(use=use, at="end", transfer_s=0.002)] * 16
+    one = window(4, STEPS, forward=0.02 + jitter(4, STEPS, sd_s=0.0005), backward=0.04, reduces=False, calls=calls)
+    (finding,) = found(one, Machine(hosts=hosts_of(4))).findings
+    assert finding.rule == "network-bound"
+    assert advice in finding.remedy
+    assert [each.value for each in finding.evidence if each.what.startswith("calls of")] == [16.0]
 
 
 def test_collectives_that_were_not_matched_are_nobodys_work() -> None:

@@ -83,6 +83,12 @@ class Facts:
     loading: Loading | None = None
 
     @property
+    def workers(self) -> int | None:
+        """Workers of the loader of each rank that timed what they made; None: they are not known."""
+        limits = None if self.loading is None else self.loading.limits
+        return None if limits is None or limits.making is None else limits.workers
+
+    @property
     def step_s(self) -> float:
         """The mean step of the job, replayed."""
         return self.replayed.total_s / max(1, self.window.steps.size)

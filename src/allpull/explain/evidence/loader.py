@@ -108,7 +108,5 @@ def workers_needed(facts: Facts, waited_s: float) -> int | None:
     left_s = facts.step_s - waited_s
     if started is None or left_s <= 0:
         return None
-    now = max(0, started - ALONE)
-    if facts.loading is not None and facts.loading.limits.making is not None:
-        now = facts.loading.limits.workers
+    now = max(0, started - ALONE) if facts.workers is None else facts.workers
     return min(MOST_WORKERS, max(now + 1, math.ceil(SLACK * (now * facts.step_s if now else waited_s) / left_s)))

@@ -26,15 +26,10 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.remedy import program, sentence, starter
+from allpull.explain.remedy import Action, program, sentence, starter
 from allpull.replay.whatif.work import without_first_batches
 from allpull.units import show_time
 
-KEEP_WORKERS = sentence(
-    "keep the workers of the loader: ",
-    program("DataLoader(num_workers=1, persistent_workers=True)"),
-    ", with as many as now",
-)
 KEEP_AHEAD = sentence("prepare more batches before they are needed: ", starter("--set data.ahead=8", "data.ahead"))
 
 
@@ -53,7 +48,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="first-batch-stall",
             kind="job",
             title=f"The first batch of an epoch takes {show_time(float(more_s.mean()))} longer than others",
-            remedy=KEEP_AHEAD if facts.start.starter == "train" else KEEP_WORKERS,
+            remedy=KEEP_AHEAD if facts.start.starter == "train" else _keep_workers(facts),
             evidence=(
                 seconds("cost of first batches, spread over all steps", per_step_s, facts.span),
                 seconds("additional wait of the slowest rank for a first batch", float(more_s.mean()), facts.span),
@@ -62,3 +57,9 @@ def find(facts: Facts) -> list[Candidate]:
             without=partial(without_first_batches, first=first),
         )
     ]
+
+
+def _keep_workers(facts: Facts) -> Action:
+    """How to keep workers from one epoch to the next."""
+    line = program(f"DataLoader(num_workers={facts.workers or 1}, persistent_workers=True)")
+    return sentence("keep the workers of the loader: ", line, "" if facts.workers else ", with as many as now")

@@ -18,8 +18,9 @@ What to do
     A faster interface, if there is one (`NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, `--set launch.interface=ib0`);
     fewer bytes: `DDP(...).register_comm_hook(None, fp16_compress_hook)` halves them, gradients accumulated over k steps
     (`no_sync()`) are exchanged once in k, a larger batch per rank spreads them over more samples. Where collectives
-    that the program or its framework calls, as FSDP does, take most of the time, they are named instead:
-    `reshard_after_forward=False` gathers parameters once per step, not twice.
+    that the program or its framework calls take most of the time, they are named instead. Sharded parameters, as
+    FSDP's, are gathered once per step, not twice, with `reshard_after_forward=False`; many calls of one kind in a step
+    are joined into few.
 
 When it is wrong
     Connections other than TCP are not observed, and then all blocked time counts as the network's. A host that is too
@@ -31,9 +32,12 @@ When it is wrong
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
-from allpull.explain.candidate import MIN_SHARE, Candidate, rate, seconds, share
+from allpull.explain.candidate import MIN_SHARE, Candidate, count, rate, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import (
     exchange_waits_for_cpus,
@@ -54,6 +58,8 @@ BUSY = 0.4  # of the time, on the median connection: busy hosts acknowledge late
 CERTAIN = 0.1  # of a step: ranks blocked that long wait for the network, even if it is idle in forward
 WITHIN = 0.25  # of a step: ranks of one host exchange through its memory, on the CPUs that they compute with
 MOST_CALLS = 3  # collectives that are named
+MANY_CALLS = 4  # of one kind in a step: DDP would have joined them
+SHARDED = ("all_gather", "reduce_scatter")  # what these begin with gathers parameters, or shards their gradients
 EXCHANGE_LESS = sentence(
     "send less: ",
     program("from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook"),
@@ -61,13 +67,14 @@ EXCHANGE_LESS = sentence(
     program("model.register_comm_hook(None, fp16_compress_hook)"),
     ", no_sync() over several batches, a larger batch per rank",
 )
-CALL_LESS = sentence(
+GATHER_LESS = sentence(
     "communicate less often (a larger batch per rank; with FSDP2, ",
     program("fully_shard(model, reshard_after_forward=False)"),
     ", and ",
     program("model.set_requires_gradient_sync(False)"),
     " over several batches)",
 )
+CALL_LESS = sentence("communicate less often: a larger batch per rank, or once in several steps")
 ALMOST_ALL = 0.999  # a network with no share left would be infinitely fast
 
 
@@ -79,11 +86,11 @@ def find(facts: Facts) -> list[Candidate]:
     part, busy = network_share(facts), facts.network.usually_busy
     if exposed_s <= 0 or part <= 0:
         return []
-    measured, calls = facts.network.rate, _calls_s(facts)
-    called = sum(calls.values()) > exposed_s / 2  # sharded parameters, or calls of the program itself
+    measured, calls = facts.network.rate, _calls(facts)
+    called = sum(one.transfer_s for one in calls) > exposed_s / 2  # sharded parameters, or calls of the program itself
     what, work = ("Collectives take", "computation") if called else ("The exchange of gradients takes", "backward")
     without, bounds = on_faster(facts, 1 / (1 - min(part, ALMOST_ALL)))
-    remedy = _remedy(facts, called=called)
+    remedy = _remedy(facts, calls if called else ())
     return [
         Candidate(
             rule="network-bound",
@@ -92,7 +99,7 @@ def find(facts: Facts) -> list[Candidate]:
             remedy=remedy,
             evidence=(
                 seconds(f"transfer that {work} does not hide", exposed_s, facts.span),
-                *(seconds(f"of that, in {use}", took_s, facts.span) for use, took_s in calls.items() if called),
+                *(evidence for one in calls if called for evidence in one.evidence(facts.span)),
                 *gradient_evidence(facts)[1:],
                 *(() if measured is None else (rate("rate of the connections between hosts", measured, SOURCE),)),
                 *host_evidence(facts),
@@ -125,21 +132,40 @@ def _least(facts: Facts) -> float:
     return LEAST if hosts_s(facts) is None else MIN_SHARE  # the price contains no time of the hosts
 
 
-def _calls_s(facts: Facts) -> dict[str, float]:
-    """Transfer of the collectives that the program or its framework calls, s per step by use, the longest ones."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Calls:
+    """The calls of one use in a step: operation and phase, transfer in s, and how many."""
+
+    use: str
+    transfer_s: float
+    number: float
+
+    def evidence(self, span: str) -> tuple[Evidence, ...]:
+        took = seconds(f"of that, in {self.use}", self.transfer_s, span)
+        if self.number < MANY_CALLS:
+            return (took,)
+        return (took, count(f"calls of {self.use} per step", round(self.number), span))
+
+
+def _calls(facts: Facts) -> tuple[_Calls, ...]:
+    """The collectives that the program or its framework calls, those that take longest."""
     window = facts.window
     steps = max(1, window.steps.size)
-    calls = {
-        use: float(window.transfer_s[window.use == number].mean(axis=1).sum()) / steps
+    calls = [
+        _Calls(
+            use=use,
+            transfer_s=float(window.transfer_s[window.use == number].mean(axis=1).sum()) / steps,
+            number=float((window.use == number).sum()) / steps,
+        )
         for number, use in enumerate(window.uses)
         if (window.use == number).any()
-    }
-    return dict(sorted(calls.items(), key=lambda one: -one[1])[:MOST_CALLS])
+    ]
+    return tuple(sorted(calls, key=lambda one: -one.transfer_s)[:MOST_CALLS])
 
 
-def _remedy(facts: Facts, *, called: bool) -> Action:
+def _remedy(facts: Facts, calls: Sequence[_Calls]) -> Action:
     hosts = len(facts.machine.host_names)
-    less = _less(facts.start, called=called)
+    less = _less(facts.start, calls)
     if hosts < 2:
         check = ("; check how the GPUs are connected: ", TOPOLOGY) if facts.machine.accelerators else ()
         return sentence(less, ", or among fewer ranks with more threads each", *check)
@@ -149,17 +175,22 @@ def _remedy(facts: Facts, *, called: bool) -> Action:
     return sentence("use the fastest interface (", fast_interface(facts.start), "), or ", less, ends)
 
 
-def _less(start: Start, *, called: bool) -> Action:
-    """How to send less, or less often."""
+def _less(start: Start, calls: Sequence[_Calls]) -> Action:
+    """How to send less, or less often; ``calls``: those that take the time, none where it is DDP's exchange."""
     batch = option_or(start, "train.batch", 2 * start.batch)
     if batch:  # our trainer
         sent = (
-            option_or(start, "parallel.reshard", "false")
-            if called
-            else option_or(start, "parallel.compression", "fp16")
+            option_or(start, "parallel.reshard", "false") if calls else option_or(start, "parallel.compression", "fp16")
         )
         return within("send less: ", joined(", or a larger batch per rank: ", sent, batch))
-    return CALL_LESS if called else EXCHANGE_LESS
+    if not calls:
+        return EXCHANGE_LESS
+    if any(one.use.startswith(SHARDED) for one in calls):
+        return GATHER_LESS
+    if calls[0].number < MANY_CALLS:
+        return CALL_LESS
+    joins = "which DistributedDataParallel does to gradients, in buckets"
+    return sentence(f"join the tensors of the {round(calls[0].number)} calls per step ({joins}); or ", CALL_LESS)
 
 
 def network_share(facts: Facts) -> float:
