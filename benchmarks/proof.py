@@ -67,7 +67,6 @@ MEASUREMENTS = (
         script="scale.py",
         arguments=("--folder", "build/scale-runs"),
         about="CPU time and memory of show, explain, report, compare and watch up to 1,024 ranks (ten minutes)",
-        stored=False,
     ),
     Measurement(
         name="allreduce_table",
