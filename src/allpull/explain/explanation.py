@@ -24,6 +24,7 @@ from allpull.explain.evidence.machine import machine_of
 from allpull.explain.evidence.network import network_of
 from allpull.explain.evidence.stalls import stalls_of
 from allpull.explain.evidence.start import start_of
+from allpull.explain.evidence.step_counts import reducing_steps
 from allpull.explain.evidence.transports import transports_of
 from allpull.explain.findings import Findings, advice, findings
 from allpull.explain.rules import no_exchange
@@ -87,6 +88,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         transports=transports_of(run, read_transports(run.directory, run.events)),
         start=start_of(run.record),
         pace=loader_pace(run, window.steps),
+        reducing_steps=reducing_steps(aligned),
     )
     grown = tree(facts.window, against)
     answers = findings(facts)
@@ -192,6 +194,7 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings) -> 
     floor_s = facts.floor_s
     is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
     is_blind |= facts.no_exchange is not None  # unrelated trainings are not one healthy training
+    is_blind |= facts.has_uneven_steps  # what the others wait meanwhile is in no step
     is_blind |= any(gap.kind == "earlier reductions" for gap in facts.window.gaps)
     grew = efficiency is not None and efficiency.computational is not None and efficiency.computational.value < SCALES
     if any(not one.advice for one in answers.findings) or facts.is_too_short or is_blind or grew:

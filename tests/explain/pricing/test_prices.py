@@ -99,6 +99,9 @@ def test_workers_that_were_counted_are_kept_in_that_number() -> None:
     (suspect,) = first_batch_stall.find(facts(one, FOUR, first=first, pace=pace))
     assert [line.line for line in suspect.remedy.lines] == ["DataLoader(num_workers=3, persistent_workers=True)"]
     assert "as many as now" not in suspect.remedy.text
+    assert suspect.without is not None
+    loss_s = (replay(one).total_s - replay(suspect.without(one)).total_s) / STEPS
+    assert loss_s == pytest.approx((0.4 - 0.01) / 10, rel=0.02), "kept workers begin the first batch with the epoch"
 
 
 def test_waiting_for_a_cpu_is_an_upper_bound_within_what_takes_cpus() -> None:

@@ -82,8 +82,10 @@ MORE = (
         machine=crowded(replace(EIGHT, cpus=dict.fromkeys(EIGHT.host_names, 8.0)), (1,), 0.3),
     ),
 )
-NOT_OF_TRAINER = {"accumulate-without-no-sync", "find-unused-parameters", "no-exchange"}
-"""Faults that our trainer cannot have: it accumulates in ``no_sync()``, and wraps its networks itself."""
+NOT_OF_TRAINER = {"accumulate-without-no-sync", "find-unused-parameters", "no-exchange", "uneven-steps"}
+"""Faults that our trainer cannot have: it accumulates in ``no_sync()``, wraps its networks itself, and shares out its
+samples evenly.
+"""
 SLURM = re.compile(r"\b(sbatch|srun|slurm\.)")
 OWN = re.compile(r"allpull (run|train|compare)((?: --?[\w-]+(?:=\S+)?| [\w:=]+)*)")
 TORCHRUN = re.compile(r"torchrun((?: --[\w-]+=\w+)+)")
@@ -109,6 +111,7 @@ def _of_programs() -> Iterator[tuple[str, Facts]]:
     yield "broadcast-buffers", facts(job(8, calls=[broadcast(0.006)]), EIGHT, **settings)
     yield "find-unused-parameters", facts(job(8), networks=[DdpSettings(unused_bytes=0, checked_passes=11)])
     yield "uneven-batches", facts(padded(per_element_s=0.040 / USUAL), EIGHT)
+    yield "uneven-steps", facts(job(8), EIGHT, reducing_steps=np.array([40] * 7 + [60]))
     yield "no-exchange", facts(job(8), EIGHT, no_exchange=NoExchange(ranks=8, passes=40, steps=40))
     everywhere = only(8, STEPS, seconds=0.02, every=8, first=3)
     one_longer = everywhere + only(8, STEPS, seconds=0.05, rank=5, every=8, first=3)

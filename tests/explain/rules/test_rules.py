@@ -24,6 +24,7 @@ from tests.replay.windows import Call, jitter, late, only, rotating, window
 
 from allpull.explain.evidence.facts import OtherRun
 from allpull.explain.evidence.machine import Machine
+from allpull.replay.engine import replay
 from allpull.replay.window import Window
 from allpull.schema.explained import Finding
 from allpull.schema.gap import Gap
@@ -252,6 +253,21 @@ def test_jitter_of_all_ranks_is_rotating_and_its_size_is_what_the_last_of_them_l
     assert one.loss_s_per_step == pytest.approx(0.0272, rel=0.1)
 
 
+def test_work_that_varies_is_priced_from_equal_work_to_none_that_varies() -> None:
+    """Of two ranks whose work varies by an exponential law of mean m, max − mean = m/2 is what equal work saves."""
+    drawn = np.random.default_rng(2).exponential(0.02, (400, 2))
+    one = next(
+        each
+        for each in found(job(2, steps=400, forward=drawn), Machine(hosts=hosts_of(2))).findings
+        if each.rule == "rotating-imbalance"
+    )
+    step_s = replay(job(2, steps=400, forward=drawn)).total_s / 400
+    shared_out = step_s / (step_s - float((drawn.max(axis=1) - drawn.mean(axis=1)).mean()))
+    assert one.gain is not None
+    assert one.gain.low == pytest.approx(shared_out, rel=0.06)
+    assert one.gain.low < one.gain.value < one.gain.high
+
+
 def test_a_slow_rank_does_not_look_like_a_slow_network_nor_the_other_way_round() -> None:
     delayed = job(8, backward=late(8, STEPS, rank=3, by_s=0.1))
     thin = job(8, bucket_s=(0.05, 0.06, 0.04))
@@ -370,7 +386,8 @@ def test_calls_of_the_program_are_transfers_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("use", "advice"), [("all_reduce", "join the tensors of the 16 calls"), ("all_gather in forward", "fully_shard")]
+    ("use", "advice"),
+    [("all_reduce", "join the tensors of the 16 calls"), ("all_gather_into_tensor in forward", "fully_shard")],
 )
 def test_many_calls_are_joined_and_parameters_gathered_less_often(use: str, advice: str) -> None:
     calls = [Call(use=use, at="end", transfer_s=0.002)] * 16

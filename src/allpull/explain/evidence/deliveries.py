@@ -46,6 +46,11 @@ class Loading:
     ready: bool = False
 
     @property
+    def making(self) -> Making | None:
+        """How fast workers make batches, where they timed it."""
+        return self.limits.making
+
+    @property
     def everywhere(self) -> bool:
         """Whether the loaders of all ranks are at their limit: who of them waits longest is a matter of phase."""
         return self.certain and bool(self.limits.period_s.any(axis=0).all())

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.exchange import NoExchange
@@ -31,6 +32,7 @@ from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Bools, Window
 from allpull.rundir.read.run import RunData
 
+MORE_STEPS = 2  # than the mean rank: the last step may be recorded by some ranks only
 SLOW_ON_CPUS = 0.08  # of a step: cores of one machine differ by up to 7 % over a run without a fault (real_faults.py)
 
 
@@ -60,7 +62,8 @@ class Facts:
     held up whole ranks. ``files``: what they read and wrote; None: not known. ``networks``: those in DDP;
     ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers. ``transports``: of NCCL, by its log.
     ``start``: how the run was started, which decides how a remedy is worded. ``loading``: loaders that are, or may be,
-    at their limit; ``window`` has their deliveries where they are.
+    at their limit; ``window`` has their deliveries where they are. ``reducing_steps`` (ranks,): in how many steps of
+    the run each rank reduced gradients; None: not known.
     """
 
     window: Window
@@ -81,17 +84,30 @@ class Facts:
     transports: Transports = field(default_factory=Transports)
     start: Start = field(default_factory=Start)
     loading: Loading | None = None
+    reducing_steps: NDArray[np.int64] | None = None
 
     @property
     def workers(self) -> int | None:
         """Workers of the loader of each rank that timed what they made; None: they are not known."""
-        limits = None if self.loading is None else self.loading.limits
-        return None if limits is None or limits.making is None else limits.workers
+        return None if self.loading is None or self.loading.making is None else self.loading.limits.workers
+
+    @property
+    def batch_s(self) -> Floats | float:
+        """How long a worker of each rank takes for a batch, (ranks,); 0: they did not time it."""
+        return 0.0 if self.loading is None or self.loading.making is None else self.loading.making.batch_s
 
     @property
     def step_s(self) -> float:
         """The mean step of the job, replayed."""
         return self.replayed.total_s / max(1, self.window.steps.size)
+
+    @property
+    def has_uneven_steps(self) -> bool:
+        """Whether a rank reduced gradients in more steps than the mean rank, by more than the end of a run explains."""
+        steps = self.reducing_steps
+        if steps is None:
+            return False
+        return bool(steps.max() - steps.mean() >= max(MORE_STEPS, MIN_SHARE * steps.mean()) and steps.any())
 
     @property
     def floor_s(self) -> float | None:
@@ -160,6 +176,7 @@ def gather(
     transports: Transports | None = None,
     start: Start | None = None,
     pace: LoaderPace | None = None,
+    reducing_steps: NDArray[np.int64] | None = None,
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
     first = np.zeros(window.steps.size, dtype=np.bool_) if first is None else first
@@ -186,6 +203,7 @@ def gather(
         transports=transports or Transports(),
         start=start,
         loading=loading,
+        reducing_steps=reducing_steps,
     )
 
 

@@ -18,6 +18,7 @@ RULES = Table(
         "uneven-shards": "allpull.explain.rules.uneven_shards:find",
         "slow-loader-rank": "allpull.explain.rules.slow_loader_rank:find",
         "cpu-contention": "allpull.explain.rules.cpu_contention:find",
+        "uneven-steps": "allpull.explain.rules.uneven_steps:find",
         "uneven-batches": "allpull.explain.rules.uneven_batches:find",
         "rotating-imbalance": "allpull.explain.rules.rotating_imbalance:find",
         "common-stall": "allpull.explain.rules.common_stall:find",

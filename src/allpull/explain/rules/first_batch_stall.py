@@ -9,7 +9,8 @@ How it is found
 
 What it costs
     The replay in which first batches are as fast as others; waiting in other steps, such as those after an evaluation,
-    stays.
+    stays. Workers that are kept begin the first batch when the epoch does: where they timed what they made, that long a
+    rank still waits for it.
 
 What to do
     `DataLoader(persistent_workers=True)`, and where epochs are short a sampler that continues across them.
@@ -54,7 +55,7 @@ def find(facts: Facts) -> list[Candidate]:
                 seconds("additional wait of the slowest rank for a first batch", float(more_s.mean()), facts.span),
                 count("epochs that began", int(first.sum()), facts.span),
             ),
-            without=partial(without_first_batches, first=first),
+            without=partial(without_first_batches, first=first, least_s=facts.batch_s),
         )
     ]
 

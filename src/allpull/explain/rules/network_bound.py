@@ -59,7 +59,7 @@ CERTAIN = 0.1  # of a step: ranks blocked that long wait for the network, even i
 WITHIN = 0.25  # of a step: ranks of one host exchange through its memory, on the CPUs that they compute with
 MOST_CALLS = 3  # collectives that are named
 MANY_CALLS = 4  # of one kind in a step: DDP would have joined them
-SHARDED = ("all_gather", "reduce_scatter")  # what these begin with gathers parameters, or shards their gradients
+SHARDED = ("all_gather_into_tensor", "reduce_scatter_tensor")  # of parameters, and of their gradients: FSDP
 EXCHANGE_LESS = sentence(
     "send less: ",
     program("from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook"),

@@ -20,7 +20,8 @@ What it costs
     The replay in which every rank deviates from its usual step as little as an undisturbed rank, estimated from the
     fastest ranks of that step, after persistently slow ranks are corrected. With eight ranks or more whose deviations
     are as large downwards as upwards, ranks keep the jitter of a usual machine, or get equal work where it varies by
-    more than that. Where hosts pace their accelerators, that is an upper bound.
+    more than that. Where a rank is late in every step, and nothing says why, the interval begins where the work of
+    each step is shared out equally. Where hosts pace their accelerators, that is an upper bound.
 
 What to do
     Give samples equal work (sort by length, pad to buckets), keep the machine quiet (`--set launch.bind=cores`,
@@ -29,8 +30,9 @@ What to do
 
 When it is wrong
     Any two equal ranks are last in turn; with two ranks only the deviation of one from the other can be seen. The
-    price is that of deviations which end. Work that is only shared out equally stays: of two ranks whose work varies
-    by an exponential law, equal work gained 1.28 where 1.50 was said, and no variation at all 1.92.
+    price is that of deviations which end. Work that is only shared out equally stays, and that gain is the lower end
+    of the interval: of two ranks whose work varies by an exponential law, equal work gained 1.28 where 1.50 was said,
+    and no variation at all 1.92.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.candidate import Candidate, as_recorded, count, seconds, share
+from allpull.explain.candidate import Candidate, Removal, as_recorded, count, seconds, share
 from allpull.explain.evidence.batch_work import batch_work
 from allpull.explain.evidence.cpu_waiting import COMPUTING, all_wait, held_up, per_step
 from allpull.explain.evidence.facts import Facts
@@ -122,9 +124,18 @@ def find(facts: Facts) -> list[Candidate]:
                 *collects,
             ),
             without=without,
-            bounds=(as_recorded, without) if paced_ranks(window).any() else None,
+            bounds=_bounds(window, without, phases, is_work=bool(in_each) and not collects),
         )
     ]
+
+
+def _bounds(
+    window: Window, without: Removal, phases: tuple[str, ...], *, is_work: bool
+) -> tuple[Removal, Removal] | None:
+    """From when on the gain is certain; ``is_work``: what varies may be work, which is not gone where it is equal."""
+    if paced_ranks(window).any():
+        return as_recorded, without
+    return (partial(shared_out, phases=phases), partial(without)) if is_work else None
 
 
 def _quiet(facts: Facts) -> Action:
@@ -170,6 +181,15 @@ def undisturbed(window: Window, phases: tuple[str, ...], usual: Jitter, *, keeps
     least_s = least_s + (2 if keeps_jitter else 1) * usual.symmetric * usual.last_s(window.ranks)
     target_s = np.minimum(np.maximum(usual_s + least_s, work_s.min(axis=0, initial=np.inf)), work_s)
     return shortened_by_step(window, _kept(window, phases, work_s - target_s))
+
+
+def shared_out(window: Window, phases: tuple[str, ...]) -> Window:
+    """The work of each step deviates from that of a usual step by as much on all ranks, and takes as long in total."""
+    work_s = per_step(window, phases)
+    deviations = _deviations(work_s)
+    equal_s = np.maximum(work_s - deviations + deviations.mean(axis=1, keepdims=True), 0.0)
+    kept = np.divide(equal_s, work_s, out=np.ones_like(work_s), where=work_s > 0)
+    return shortened_by_step(window, {name: kept for name in phases if name in window.work})
 
 
 def _kept(window: Window, phases: tuple[str, ...], gone_s: Floats) -> dict[str, Floats]:

@@ -158,8 +158,8 @@ def without_sequential(window: Window, phases: Collection[str] = ("evaluation", 
     return replace(window, work=work)
 
 
-def without_first_batches(window: Window, first: Bools | None = None) -> Window:
-    """In the steps ``first``, (steps,), a rank waits for its loader no longer than usual.
+def without_first_batches(window: Window, first: Bools | None = None, least_s: Floats | float = 0.0) -> Window:
+    """In the steps ``first``, (steps,), a rank waits for its loader no longer than usual, or than ``least_s`` (ranks,).
 
     ``first`` are the steps that begin an epoch; None: all odd steps, which include those. Usual is the median over the
     other steps; where there are none, nothing changes.
@@ -169,7 +169,7 @@ def without_first_batches(window: Window, first: Bools | None = None) -> Window:
     if "input" not in window.work or not first.any() or not usual.any():
         return window
     seconds = window.per_step("input")
-    usual_s = np.median(seconds[usual], axis=0)
+    usual_s = np.maximum(np.median(seconds[usual], axis=0), least_s)
     kept = np.ones_like(seconds)
     np.divide(usual_s, seconds, out=kept, where=first[:, None] & (seconds > usual_s))
     return shortened_by_step(window, {"input": kept})

@@ -62,7 +62,7 @@ class LoaderWorkers:
             self._made = memoryview(mmap.mmap(-1, workers * WORDS * BYTES)).cast("q")
             self._numbered += 1
             ahead = getattr(loader, "prefetch_factor", None)
-            self._loaders.append(Loader(self._numbered, iterator, self._made, ahead, self._inference.step_number))
+            self._loaders.append(Loader(self._numbered, iterator, self._made, ahead, self._inference))
 
     def _begin(self) -> None:
         recorder = self.session.recorder
@@ -93,13 +93,26 @@ class LoaderWorkers:
 class Loader:
     """One iterator with workers, which have ``made`` batches; reported are those since the last event."""
 
-    __slots__ = ("_ahead", "_iterator", "_made", "_number", "_reported", "_step", "is_learned_from", "iterator")
+    __slots__ = (
+        "_ahead",
+        "_end",
+        "_inference",
+        "_iterator",
+        "_made",
+        "_number",
+        "_reported",
+        "_step",
+        "is_learned_from",
+        "iterator",
+    )
 
-    def __init__(self, number: int, iterator: Any, made: memoryview, ahead: Any, step: int) -> None:
+    def __init__(self, number: int, iterator: Any, made: memoryview, ahead: Any, inference: StepInference) -> None:
         self.iterator = id(iterator)
         self.is_learned_from = False
-        self._iterator = ref(iterator)
-        self._number, self._made, self._step = number, made, step
+        self._inference = inference
+        self._iterator = ref(iterator, self._ends)
+        self._number, self._made, self._step = number, made, inference.step_number
+        self._end: Optional[int] = None
         self._ahead = ahead if type(ahead) is int else None
         self._reported = made.tolist()
 
@@ -108,11 +121,15 @@ class Loader:
         """Whether the program still has it."""
         return self._iterator() is not None
 
+    def _ends(self, _: Any) -> None:
+        self._end = self._inference.step_number  # its last event may be written many steps later
+
     def events(self, step: int, now: int) -> List[Dict[str, Any]]:
         """What its workers made since the last event, before ``step``, if the program trains on it."""
         made = self._made.tolist()
         if not self.is_learned_from or made == self._reported:
             return []
+        step = step if self._end is None else max(self._step, min(step, self._end))
         new = [after - before for after, before in zip(made, self._reported)]  # noqa: B905  Python 3.9 has no strict
         event = {"kind": "loader", "loader": self._number, "first_step": self._step, "step": step, "ahead": self._ahead}
         self._reported, self._step = made, step
