@@ -296,3 +296,4 @@ if __name__ == "__main__":
         assert sum(sum(one.batches) for one in work) == 10
         assert sum(sum(one.making_ns) for one in work) >= 10 * 16 * 10_000_000
         assert work[-1].step == 10
+        assert max(one.step for one in work if one.loader == 1) <= 6  # when it ended, not when that was written
