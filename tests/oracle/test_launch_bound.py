@@ -25,6 +25,20 @@ def test_a_host_that_issues_more_slowly_than_the_device_computes(judge: Judge, s
     assert "mixed-precision" not in [finding.rule for finding in judged.explained.findings]
 
 
+@pytest.mark.parametrize(("ranks", "share"), [(4, 1.6), (8, 1.4)])
+def test_a_rank_that_others_once_got_ahead_of(judge: Judge, ranks: int, share: float) -> None:
+    """All hosts issue equally slowly; those of the others went on while it evaluated once, and stay ahead."""
+    device = Device(issue_share=share, pieces=10)
+    paced = even(ranks=ranks, device=device).later("evaluation", 0.5, rank=0, steps=1)
+    step = simulate(paced).devices[1][30]
+    assert step.paced < 0.5 * (step.end - step.begin)
+    judged = judge(paced, dataclasses.replace(paced, device=FAST_HOST))
+    bound = judged.finding("launch-bound", ranks=[])
+    assert_bound(bound, judged.truth)
+    assert bound.gain.value < 1.1 * judged.truth
+    assert "Rank 0" in bound.title
+
+
 def test_no_rank_is_named_where_all_hosts_are_alike(judge: Judge) -> None:
     """The one host that others are a little ahead of is no slower than they are: without it, another one is."""
     paced = even(device=Device(issue_share=1.6, pieces=10))

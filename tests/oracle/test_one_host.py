@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from tests.oracle.conftest import Judge
-from tests.oracle.judged import assert_priced
+from tests.oracle.judged import assert_bound, assert_priced
 from tests.oracle.training import Device, Wire, even
 
 MIB = 1 << 20
@@ -20,6 +20,16 @@ def test_a_slow_network_inside_one_host(judge: Judge, lane_s: float) -> None:
     judged = judge(slow, dataclasses.replace(slow, wire=Wire(latency_s=0.0, bytes_per_s=1e18)))
     assert 1.12 < judged.truth < 1.35
     assert_priced(judged.finding("network-bound", ranks=[]), judged.truth)
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_a_network_that_takes_less_than_a_tenth_of_a_step(judge: Judge, hosts: int) -> None:
+    """Connections other than TCP: how much of it is the network's is not known."""
+    slow = even(ranks=8, hosts=hosts, wire=Wire(latency_s=0.0, bytes_per_s=64 * MIB / 0.036), device=Device())
+    judged = judge(slow, dataclasses.replace(slow, wire=Wire(latency_s=0.0, bytes_per_s=1e18)))
+    assert 1.06 < judged.truth < 1.10
+    assert_bound(judged.finding("network-bound", ranks=[]), judged.truth)
+    assert not judged.explained.healthy
 
 
 def test_a_device_that_is_a_little_slow(judge: Judge) -> None:

@@ -43,6 +43,8 @@ from allpull.units import percent, show_time
 INDICATIVE = 0.05  # of the measured time: with a larger error the replay is not this run
 BUSY = 0.8  # POP: acceptable; a run that computes less is not healthy, even without a finding
 SCALES = 0.9  # of the speed on fewer ranks: a run that computes more slowly is not healthy, whatever the reason
+LARGE = 1.1  # speed-up: a factor of the tree that loses as much is mentioned, whatever is found
+UNEXPLAINED = 0.05  # speed-up: findings are priced in another order than factors
 BLIND = 0.1  # of a step: a run in which a rank could be later than that unnoticed is not called healthy
 SHORT_PASSES = 0.5  # epochs per step: the program makes an iterator for each batch
 CORES = "healthy cores of one machine differ by nearly that much"
@@ -111,6 +113,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         healthy=_healthy(grown.efficiency, facts, answers),
         notes=_begun(
             *_about(facts, grown),
+            *([] if facts.is_too_short else _without_a_reason(grown, answers)),
             *answers.notes,
             *_not_compared(references, compared),
             *texts([*window.gaps, *aligned.buckets.gaps, *gaps_of_replicas(replicas(run.events)), *run.gaps]),
@@ -212,6 +215,17 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings) -> 
 def _named_from_s(floor_s: float, facts: Facts) -> float:
     """The least lateness of a slow rank that is named, s per step, where noise reaches up to ``floor_s``."""
     return max(floor_s, facts.slow_share * facts.step_s if facts.on_cpus else 0.0)
+
+
+def _without_a_reason(grown: TreeResult, answers: Findings) -> list[str]:
+    """Factors of the tree that lose more than any finding, or any note on a doubtful one, may explain."""
+    explained = max((one.gain.high or one.gain.value for one in answers.findings if one.gain), default=1.0)
+    return [
+        f"without what the factor {name.replace('_', ' ')} loses, training would be {gain:.2f}× as fast: no finding "
+        "names a reason that costs as much"
+        for name, gain in grown.gains.items()
+        if gain >= LARGE and gain > explained + UNEXPLAINED and not answers.undecided
+    ]
 
 
 def _about(facts: Facts, grown: TreeResult) -> list[str]:

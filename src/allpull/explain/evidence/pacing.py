@@ -13,6 +13,7 @@ from allpull.replay.window import Bools, Window
 
 PACED = 0.5  # of the computation: a host that waits for its device in each step, but issues twice as fast, has less
 STARVED = 0.04  # of a step without a batch: the device then begins each step together with its host
+SETS_THE_PACE = 0.95  # of the longest computation
 STARVED_PACED = 0.9  # of its computation: if its host issues faster than it computes, it falls behind during the step
 
 
@@ -25,10 +26,29 @@ def paced_ranks(window: Window) -> Bools:
     return paced
 
 
-def is_paced(window: Window) -> bool:
-    """Whether at least half of the ranks are paced."""
+def pace_setters(window: Window) -> Bools:
+    """The ranks that are paced and let all others wait for them, (ranks,); none where a slow host is the reason.
+
+    That is every paced rank where at least half of the ranks are. Else it is a rank that computes longest: the hosts of
+    the others once got ahead of it, while it evaluated or saved, say, and stay ahead, because its reductions come last.
+    """
     share = paced_share(window)
-    return share is not None and bool(share.size) and bool(lower_median(share.mean(axis=0) - _least(window)) >= 0)
+    if share is None or not share.size:
+        return np.zeros(window.ranks, dtype=np.bool_)
+    paced = paced_ranks(window)
+    if lower_median(share.mean(axis=0) - _least(window)) >= 0:
+        return paced
+    computed_s = sum(window.per_step(name) for name in COMPUTE).mean(axis=0)
+    setters: Bools = paced & not_slow_to_issue(window) & (computed_s >= SETS_THE_PACE * computed_s.max())
+    return setters
+
+
+def not_slow_to_issue(window: Window) -> Bools:
+    """Which ranks have hosts that issue a step no more slowly than those of the others, (ranks,)."""
+    named = np.ones(window.ranks, dtype=np.bool_)
+    if window.issued_s is not None:
+        named[[one.rank for one in outliers(window.issued_s).ranks]] = False
+    return named
 
 
 def _least(window: Window) -> Floats:
@@ -75,10 +95,8 @@ def not_only_paced(window: Window) -> Bools:
     Hosts that issue without waiting for each other drift apart. The devices of those that are ahead wait in the
     reductions, find the next work already issued, and compute it faster than the last one, which never catches up.
     """
-    named = ~paced_ranks(window)
-    if window.issued_s is not None and not named.all():
-        named[[one.rank for one in outliers(window.issued_s).ranks]] = True
-    return named
+    paced = paced_ranks(window)
+    return ~paced if window.issued_s is None else ~paced | ~not_slow_to_issue(window)
 
 
 def at_own_pace(window: Window, own_s: Floats) -> Floats:

@@ -8,6 +8,8 @@ How it is found
     profiler that is only known where the host is well ahead of its device. Where it is not, half of the step or more
     passes in forward, backward and optimizer while the host still issues them (`paced_ns`); nine tenths, where the
     device had waited for a batch before: it then begins together with its host, and its host may still be the faster.
+    Fewer than half of the ranks suffice where the others wait for them and their hosts are as fast: once the hosts of
+    the others got ahead, while these evaluated, say, they stay ahead, and their devices find work already issued.
 
 What it costs
     The replay without it, as far as ranks have it in common: what one of them takes longer is `slow-rank`. A paced
@@ -31,9 +33,12 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
+
 from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.pacing import is_paced
+from allpull.explain.evidence.grouping import named
+from allpull.explain.evidence.pacing import pace_setters
 from allpull.explain.remedy import Action, program, sentence, starter
 from allpull.replay.whatif.work import lower_median, without_common, without_pacing
 from allpull.replay.window import Window
@@ -42,6 +47,7 @@ from allpull.units import show_time
 
 UNCOMPILED, COMPILED = ("train.compile", "reduce-overhead"), ("train.cuda_graph", "true")
 """Keys of allpull's own trainer and their values, by whether its model is compiled already."""
+HALF = 0.5  # of the ranks: fewer are named
 LEAST = 0.05  # of a step: the best programs have some gaps between kernels
 
 
@@ -54,17 +60,33 @@ def find(facts: Facts) -> list[Candidate]:
         what = "device idle while the host issues work, on at least half of the ranks"
         certain = partial(without_common, phases=("host",))
         return [_candidate(facts, title, seconds(what, empty_s, facts.span), certain)]
-    if not is_paced(window) or window.paced_s is None:
+    setters = pace_setters(window)
+    if not setters.any() or window.paced_s is None:
         return []
-    paced_s = float(lower_median(window.paced_s.mean(axis=0)))
-    what = "computation that passed while the host was still issuing it, on at least half of the ranks"
-    busy_share = facts.machine.device_busy_share
+    paced_s = float(lower_median(window.paced_s[:, setters].mean(axis=0)))
+    few = tuple(np.flatnonzero(setters).tolist()) if setters.mean() < HALF else ()
+    busy_share = None if few else facts.machine.device_busy_share  # that is the mean over all devices
     if busy_share is None:
         most_s, extra = paced_s, []
     else:
         most_s = min(paced_s, (1.0 - busy_share) * facts.step_s + _exchanged_s(window))
         extra = [share("of the time with a kernel on the device", busy_share, "counters of the accelerators")]
-    title = f"Accelerators wait for at most {show_time(most_s)} per step while their hosts issue work"
+    if few:
+        who, issues, where = (
+            f"{named(few, facts.machine)} wait",
+            "their hosts issue work, and all others for them",
+            "on these ranks",
+        )
+        if len(few) == 1:
+            who, issues, where = (
+                f"{facts.on(few[0])} waits",
+                "its host issues work, and all others for it",
+                "on this rank",
+            )
+    else:
+        who, issues, where = "Accelerators wait", "their hosts issue work", "on at least half of the ranks"
+    title = f"{who} for at most {show_time(most_s)} per step while {issues}"
+    what = f"computation that passed while the host was still issuing it, {where}"
     without = partial(without_pacing, most_s=most_s)
     candidate = _candidate(facts, title, seconds(what, paced_s, facts.span), without, *extra)
     return [replace(candidate, bounds=(as_recorded, without))]

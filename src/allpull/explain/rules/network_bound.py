@@ -124,6 +124,8 @@ def _seen(part: float, busy: float | None) -> tuple[Evidence, ...]:
 
 def _least(facts: Facts) -> float:
     """The least share of a step that can be distinguished from the time of the hosts themselves."""
+    if facts.window.on_device:
+        return LEAST
     if len(facts.machine.host_names) < 2:
         return WITHIN if facts.on_cpus else CERTAIN
     busy = facts.network.usually_busy
