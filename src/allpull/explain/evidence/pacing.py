@@ -38,7 +38,7 @@ def pace_setters(window: Window) -> Bools:
     paced = paced_ranks(window)
     if lower_median(share.mean(axis=0) - _least(window)) >= 0:
         return paced
-    computed_s = sum(window.per_step(name) for name in COMPUTE).mean(axis=0)
+    computed_s = np.sum([window.per_step(name) for name in COMPUTE], axis=0).mean(axis=0)
     setters: Bools = paced & not_slow_to_issue(window) & (computed_s >= SETS_THE_PACE * computed_s.max())
     return setters
 
