@@ -221,6 +221,24 @@ def test_work_between_phases_that_is_garbage_collection_is_named(judge: Judge, s
     pauses = tuple((rank, step, "garbage_collection", share * 0.1) for rank in range(2) for step in range(60))
     judged = judge(busy, healthy, Recording(stalls=pauses))
     found = judged.finding("between-phases", ranks=[])
-    assert_bound(found, judged.truth)
+    if named:
+        assert_priced(found, (0.0985 + 0.1) / (0.0985 + 0.01), 0.02)  # 90 ms of 100 are garbage collection
+    else:
+        assert_bound(found, judged.truth)
     assert ("garbage" in found.title) == named
     assert ("gc.freeze()" in found.remedy) == named
+
+
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_collections_in_each_step_that_differ_between_ranks(judge: Judge, where: str) -> None:
+    """All ranks collect garbage, for 0.2 to 0.8 s: what one takes longer than another is gone, too, without them."""
+    healthy = place(even(ranks=4, steps=62, forward_s=0.010, backward_s=0.020), where)
+    collected_s = np.random.default_rng(1).uniform(0.2, 0.8, (4, 62))
+    pauses = tuple(
+        (rank, step, "garbage_collection", float(collected_s[rank, step])) for rank in range(4) for step in range(62)
+    )
+    judged = judge(healthy.later("other", collected_s, rank=ALL), healthy, Recording(stalls=pauses))
+    assert judged.truth > 12
+    found = judged.finding("between-phases", ranks=[])
+    assert_priced(found, judged.truth, 0.02)
+    assert judged.priced[0] is found, judged.said()

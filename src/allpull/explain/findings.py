@@ -219,6 +219,10 @@ def _finding(one: Candidate, priced: Price, facts: Facts) -> Finding:
     if priced.alone_s < HIDDEN * priced.loss_s:
         source = f"a replay of {facts.span} without this alone"
         evidence.append(seconds("gain per step if only this is fixed", max(priced.alone_s, 0.0), source))
+    if priced.since is not None and priced.since_s is not None:
+        first, last = facts.window.steps[[priced.since, -1]].tolist()
+        what = f"cost per step since step {first:,}, when it began; the gain is of {facts.span}, with those before"
+        evidence.append(seconds(what, priced.since_s, f"steps {first:,} to {last:,}"))
     title = one.title
     if one.bounds is None and priced.gain.is_at_most:
         title = f"{title}: this costs at most {show_time(priced.loss_s)} per step"

@@ -25,11 +25,16 @@ NOT_YET = 0.5  # of a loss: what was there before is another loss, or none
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Price:
-    """The cost of a candidate, s per step, and the speed-up without it; ``alone_s``: the saving of its own removal."""
+    """The cost of a candidate, s per step, and the speed-up without it; ``alone_s``: the saving of its own removal.
+
+    ``since``: the row of the steps from which on it costs anything, ``since_s`` per step; None: from the first on.
+    """
 
     loss_s: float
     gain: Interval
     alone_s: float
+    since: int | None = None
+    since_s: float | None = None
 
 
 def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = None) -> Price:
@@ -43,10 +48,13 @@ def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = Non
     after_s = replay(without(base)).step_s
     alone_s = after_s if is_recorded else replay(without(facts.window)).step_s
     steps = max(1, recorded_s.size)
+    since = onset(before_s - after_s)
     return Price(
         loss_s=float((before_s - after_s).sum()) / steps,
         gain=_speed_up(recorded_s, before_s, after_s, facts.window.odd if rare is None else rare),
         alone_s=float((recorded_s - alone_s).sum()) / steps,
+        since=since,
+        since_s=None if since is None else float((before_s - after_s)[since:].mean()),
     )
 
 

@@ -9,7 +9,9 @@ How it is found
 
 What it costs
     At most what the replay without it saves, as far as ranks have it in common: some of this work is necessary. What
-    one rank takes longer than the others is `slow-rank`.
+    one rank takes longer than the others is `slow-rank`. Where garbage collection covers half of it, the replay in
+    which no rank collects garbage between phases: that is known of each rank and step, and none of it is necessary. An
+    accelerator is then also fed in time, in the upper end of the interval.
 
 What to do
     Find out what it is: mark it (`with allpull.marks.phase("metrics"):`), or look at a profiler window
@@ -24,14 +26,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from allpull.explain.candidate import Candidate, as_recorded, seconds, share
+from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
 from allpull.explain.evidence.cpu_waiting import is_work
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.stalls import explained_shares
+from allpull.explain.evidence.stalls import COLLECTION, MOST, explained_shares
 from allpull.explain.remedy import joined
 from allpull.explain.remedy_text import mark_or_trace
 from allpull.explain.rules.common_stall import CAUSES, against
-from allpull.replay.whatif.work import lower_median, without_common
+from allpull.replay.whatif.work import lower_median, without_common, without_pacing, without_part
+from allpull.replay.window import Window
 from allpull.units import show_time
 
 LEAST = 0.05  # of a step: any loop does some work between its phases
@@ -42,8 +45,14 @@ def find(facts: Facts) -> list[Candidate]:
     other_s = float(lower_median(facts.mean_s("other")))
     if other_s < LEAST * facts.step_s or not is_work(facts.window, "other"):
         return []
-    without = partial(without_common, phases=("other",))
+    without: Removal = partial(without_common, phases=("other",))
+    bounds: tuple[Removal, Removal] | None = (as_recorded, without)
     covered = explained_shares(facts.window.per_step("other"), facts.stalls.seconds)
+    if covered.get(COLLECTION, 0.0) >= MOST:
+        collected_s = facts.stalls.seconds[COLLECTION]
+        without, bounds = partial(without_part, phase="other", gone_s=collected_s), None
+        if facts.window.on_device:
+            bounds = (without, partial(_fed, without=without))
     causes = [CAUSES[cause] for cause in covered]
     return [
         Candidate(
@@ -58,7 +67,12 @@ def find(facts: Facts) -> list[Candidate]:
                 *(share(f"part of it in which {CAUSES[one]}", part, facts.span) for one, part in covered.items()),
             ),
             without=without,
-            bounds=(as_recorded, without),
+            bounds=bounds,
             least_share=LEAST,
         )
     ]
+
+
+def _fed(window: Window, without: Removal) -> Window:
+    """``window`` after ``without``, and no device waits for its host to issue work, as after a collection it does."""
+    return without_pacing(without(window))

@@ -20,13 +20,9 @@ When it is wrong
 
 from __future__ import annotations
 
-from functools import partial
-
 from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.remedy_text import save_less
-from allpull.explain.rules.sequential_checkpoint import PHASE, writers
-from allpull.replay.whatif.work import without_work
+from allpull.explain.rules.sequential_checkpoint import PHASE, less_often, without_checkpoints, writers
 from allpull.units import percent
 
 LARGE = 0.05  # of the time: below it, being able to resume after a failure is worth its price
@@ -37,18 +33,17 @@ def find(facts: Facts) -> list[Candidate]:
     if not writers(facts) or len(writers(facts)) < facts.window.ranks:
         return []
     each_s = float(facts.mean_s(PHASE).max())
-    remedy = save_less(facts.start)
     return [
         Candidate(
             rule="checkpoint-share",
             kind="job",
             title=f"Checkpoints by all ranks take {percent(each_s / facts.step_s)} of the time",
-            remedy=remedy,
+            remedy=less_often(facts),
             evidence=(
                 seconds("checkpoints of the slowest rank, spread over all steps", each_s, facts.span),
                 share("of the time", each_s / facts.step_s, facts.span),
             ),
-            without=partial(without_work, phases=(PHASE,)),
+            without=without_checkpoints,
             least_share=LARGE,
         )
     ]

@@ -17,11 +17,13 @@ How it is found
     the time in which these issue a step counts, not that in which the device passes over it.
 
 What it costs
-    The replay in which every rank deviates from its usual step as little as an undisturbed rank, estimated from the
-    fastest ranks of that step, after persistently slow ranks are corrected. With eight ranks or more whose deviations
-    are as large downwards as upwards, ranks keep the jitter of a usual machine, or get equal work where it varies by
-    more than that. Where a rank is late in every step, and nothing says why, the interval begins where the work of
-    each step is shared out equally. Where hosts pace their accelerators, that is an upper bound.
+    After persistently slow ranks are corrected: where one rank at a time is far behind all others, the replay in which
+    it deviates from its usual step as the other ranks do. Otherwise the one in which every rank deviates as little as
+    an undisturbed rank, estimated from the fastest ranks of that step; with eight ranks or more whose deviations are as
+    large downwards as upwards, ranks keep the jitter of a usual machine, or get equal work where it varies by more than
+    that. Where a rank is late in every step, and nothing says why, the interval begins where the work of each step is
+    shared out equally, or only the last rank of a step is no longer delayed. Where hosts pace their accelerators, that
+    is an upper bound.
 
 What to do
     Give samples equal work (sort by length, pad to buckets), keep the machine quiet (`--set launch.bind=cores`,
@@ -51,6 +53,8 @@ from allpull.explain.evidence.jitter import LEAST_RANKS, Jitter, jitter
 from allpull.explain.evidence.loader import common_input
 from allpull.explain.evidence.outliers import mean_interval
 from allpull.explain.evidence.pacing import at_own_pace, paced_ranks
+from allpull.explain.evidence.single_delays import LEAST_RANKS as LEAST_TO_COMPARE
+from allpull.explain.evidence.single_delays import are_single, without_delays
 from allpull.explain.evidence.stalls import COLLECTION, explained_shares
 from allpull.explain.remedy import Action, joined, program, sentence
 from allpull.explain.remedy_text import WHERE, exclusive, own_cores
@@ -104,7 +108,9 @@ def find(facts: Facts) -> list[Candidate]:
     covered = explained_shares(behind, {COLLECTION: collected_s[ordinary, last_rank]})
     collects = tuple(share("the part of it in garbage collection", part, facts.span) for part in covered.values())
     remedy = COLLECT_TOGETHER if collects else _quiet(facts)
-    without = partial(undisturbed, phases=phases, usual=usual, keeps_jitter=not varies)
+    without: Removal = partial(undisturbed, phases=phases, usual=usual, keeps_jitter=not varies)
+    if are_single(deviations):
+        without = partial(undelayed, phases=phases)
     return [
         Candidate(
             rule="rotating-imbalance",
@@ -132,10 +138,14 @@ def find(facts: Facts) -> list[Candidate]:
 def _bounds(
     window: Window, without: Removal, phases: tuple[str, ...], *, is_work: bool
 ) -> tuple[Removal, Removal] | None:
-    """From when on the gain is certain; ``is_work``: what varies may be work, which is not gone where it is equal."""
+    """From when on the gain is certain; ``is_work``: what varies may be work, which is not gone where it is equal.
+
+    Where all ranks vary, only the last one of each step may be delayed, among ranks that vary anyhow.
+    """
     if paced_ranks(window).any():
         return as_recorded, without
-    return (partial(shared_out, phases=phases), partial(without)) if is_work else None
+    least = partial(undelayed, phases=phases) if window.ranks >= LEAST_TO_COMPARE else partial(without)
+    return (partial(shared_out, phases=phases), least) if is_work else None
 
 
 def _quiet(facts: Facts) -> Action:
@@ -181,6 +191,13 @@ def undisturbed(window: Window, phases: tuple[str, ...], usual: Jitter, *, keeps
     least_s = least_s + (2 if keeps_jitter else 1) * usual.symmetric * usual.last_s(window.ranks)
     target_s = np.minimum(np.maximum(usual_s + least_s, work_s.min(axis=0, initial=np.inf)), work_s)
     return shortened_by_step(window, _kept(window, phases, work_s - target_s))
+
+
+def undelayed(window: Window, phases: tuple[str, ...]) -> Window:
+    """The one rank that is delayed in a step deviates from its usual step as the other ranks do; these stay."""
+    work_s = per_step(window, phases)
+    deviations_s = _deviations(work_s)
+    return shortened_by_step(window, _kept(window, phases, deviations_s - without_delays(deviations_s)))
 
 
 def shared_out(window: Window, phases: tuple[str, ...]) -> Window:

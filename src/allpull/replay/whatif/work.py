@@ -51,6 +51,13 @@ def without_common(window: Window, phases: Collection[str]) -> Window:
     return replace(window, work=work)
 
 
+def without_part(window: Window, phase: str, gone_s: Floats) -> Window:
+    """A known part of ``phase`` is gone: ``gone_s`` (steps, ranks), at most all of it."""
+    seconds = window.per_step(phase)
+    left = np.divide(np.maximum(seconds - gone_s, 0.0), seconds, out=np.ones_like(seconds), where=seconds > 0)
+    return shortened_by_step(window, {phase: left})
+
+
 def without_stalls(window: Window, stalls: Bools, phases: Collection[str]) -> Window:
     """In the steps ``stalls``, (steps,), ranks have no more work in common in ``phases`` than in the median other step.
 

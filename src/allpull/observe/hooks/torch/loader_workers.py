@@ -2,7 +2,8 @@
 
 A worker that is forked from the rank times each of its batches, and adds it up in memory that it shares with the rank.
 The training thread pays nothing for it: every few seconds, as steps are written, the sums become events. Workers that
-are started in another way (``spawn``, ``forkserver``) are not timed.
+are started in another way (``spawn``, ``forkserver``) are not timed: they get only what is pickled for them, and an
+object of ours among that would end a worker, and the program with it, where our package cannot be imported.
 """
 
 from __future__ import annotations

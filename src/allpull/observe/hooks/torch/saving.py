@@ -1,4 +1,7 @@
-"""Observe how a program writes checkpoints: ``torch.save`` and similar functions, in the training thread."""
+"""Observe how a program writes checkpoints: ``torch.save`` and similar functions, in the training thread.
+
+What gathers the state of all ranks for one of them is part of a checkpoint: each rank packs and sends its part in turn.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,22 @@ SAVERS = {
     "torch": ("save",),
     "torch.distributed.checkpoint": ("save", "async_save"),
     "safetensors.torch": ("save_file", "save_model"),
+    "torch.distributed.optim.zero_redundancy_optimizer": ("ZeroRedundancyOptimizer.consolidate_state_dict",),
+    "torch.distributed.checkpoint.state_dict": ("get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"),
 }
-"""Functions that write checkpoints, by module."""
+"""Functions and methods that write checkpoints, or gather the state for them, by module."""
 
 
 def watch_saving(inference: StepInference) -> Callable[[ModuleType], None]:
     """The function to call with each module of ``SAVERS`` when it is imported."""
 
     def wrap(module: ModuleType) -> None:
-        for name in SAVERS[module.__name__]:
-            function = getattr(module, name, None)
+        for path in SAVERS[module.__name__]:
+            owner, _, name = path.rpartition(".")
+            holder = getattr(module, owner, None) if owner else module
+            function = getattr(holder, name, None)
             if function is not None:
-                setattr(module, name, _observed(inference, function))
+                setattr(holder, name, _observed(inference, function))
 
     return wrap
 
