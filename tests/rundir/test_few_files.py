@@ -47,7 +47,9 @@ def _enter(run: Path, pid: int, **told: object) -> Path:
 
 
 def test_a_completed_run_keeps_no_entry_of_its_ranks_processes(run):
-    _enter(run, 7, rank=0), _enter(run, 8, rank=1), _enter(run, 9, reason="it never trained")
+    _enter(run, 7, rank=0)
+    _enter(run, 8, rank=1)
+    _enter(run, 9, reason="it never trained")
     tidy(run, read_record(run))
     assert not (run / layout.PROCESSES).exists()
 
@@ -56,7 +58,8 @@ def test_entries_stay_where_a_process_was_left_out_and_where_no_rank_recorded(ru
     told = _enter(run, 7, rank=0)
     left_out = _enter(run, 8, refused_rank=0)
     tidy(run, read_record(run))
-    assert told.exists() and left_out.exists()
+    assert told.exists()
+    assert left_out.exists()
     left_out.unlink()
     shutil.rmtree(run / "steps")
     tidy(run, read_record(run))

@@ -59,7 +59,7 @@ def waiting(window: Window, blame: Blame) -> Waiting | None:
 
 
 def lateness(window: Window, blame: Blame, culprits: Sequence[int] = ()) -> LatenessMap:
-    """Lateness of at most ``MAP_RANKS`` ranks, ``culprits`` and the latest among them, in at most ``MAP_STEPS`` steps."""
+    """Lateness of at most ``MAP_RANKS`` ranks, ``culprits`` and the latest among them, in ``MAP_STEPS``."""
     rows = np.array(evenly(list(range(window.steps.size)), MAP_STEPS), dtype=np.intp)
     ranks = shown_ranks(window.ranks, MAP_RANKS, [*latest_ranks(blame), *culprits])
     late_s = blame.late_s[np.ix_(rows, ranks)]
