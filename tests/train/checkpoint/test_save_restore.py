@@ -466,7 +466,7 @@ def test_too_many_open_files_are_no_matter_of_the_folder(tmp_path, monkeypatch):
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(background_write.torch, "save", exhausted)
-    with pytest.raises(BadInput, match="Too many open files$") as raised:
+    with pytest.raises(BadInput, match=r"Too many open files$") as raised:
         checkpoints(tmp_path, parts()).save(progress(3))
     assert raised.value.hint.startswith("raise the limit of open files")
 
