@@ -7,6 +7,7 @@ import pytest
 from tests.replay.windows import Call, late, window
 
 from allpull.explain.detail import (
+    DRAWN_RANKS,
     MAP_RANKS,
     MAP_STEPS,
     MOST_PAIRS,
@@ -75,6 +76,15 @@ def test_a_map_of_many_ranks_keeps_the_culprit_and_a_page_holds_it():
     assert 41 in drawn.ranks
     mine = [row[drawn.ranks.index(41)] for row in drawn.late_s]
     assert np.median(mine) == pytest.approx(0.01, rel=0.05)
+
+
+def test_the_latest_rank_is_drawn_though_no_finding_names_it():
+    made = window(300, 40, forward=0.01, backward=0.02 + late(300, 40, rank=3, by_s=0.0027), bucket_s=0.001)
+    drawn = detail(made_result(made), made, blame(made))
+    assert drawn.lateness is not None
+    assert 3 in drawn.lateness.ranks
+    assert 3 in {part.rank for part in drawn.timeline}
+    assert len({part.rank for part in drawn.timeline} - {None}) <= DRAWN_RANKS + 1
 
 
 def test_ranks_are_spread_from_the_first_to_the_last():

@@ -38,6 +38,34 @@ def test_a_completed_run_keeps_neither_hook_nor_live_files_nor_empty_logs(run):
     assert [log.name for log in (run / layout.LOGS).glob("*.log")] == ["full.log"]
 
 
+def _enter(run: Path, pid: int, **told: object) -> Path:
+    entry = run / layout.process_file("node", pid)
+    entry.parent.mkdir(parents=True, exist_ok=True)
+    fields = {"pid": pid, "host": "node", "rank": None, "argv": ["train.py"], "reason": None, "refused_rank": None}
+    entry.write_text(json.dumps({**fields, **told}))
+    return entry
+
+
+def test_a_completed_run_keeps_no_entry_of_its_ranks_processes(run):
+    _enter(run, 7, rank=0)
+    _enter(run, 8, rank=1)
+    _enter(run, 9, reason="it never trained")
+    tidy(run, read_record(run))
+    assert not (run / layout.PROCESSES).exists()
+
+
+def test_entries_stay_where_a_process_was_left_out_and_where_no_rank_recorded(run):
+    told = _enter(run, 7, rank=0)
+    left_out = _enter(run, 8, refused_rank=0)
+    tidy(run, read_record(run))
+    assert told.exists()
+    assert left_out.exists()
+    left_out.unlink()
+    shutil.rmtree(run / "steps")
+    tidy(run, read_record(run))
+    assert told.exists()
+
+
 def test_a_failed_run_keeps_what_its_ranks_did_last(run):
     tidy(run, read_record(run).model_copy(update={"status": "failed"}))
     assert not (run / layout.HOOK).exists()
@@ -62,5 +90,5 @@ def test_two_ranks_leave_fewer_than_fifteen_files(run_cli, tmp_path):
     assert run_cli("run", "-n", "2", "--", "loop.py", cwd=tmp_path).returncode == 0
     assert run_cli("train", "digits", "-n", "2", "--set", "train.epochs=1", cwd=tmp_path).returncode == 0
     for one in (tmp_path / "runs").iterdir():
-        files = [file for file in one.rglob("*") if file.is_file() and file.suffix != ".pt"]
+        files = [file for file in one.rglob("*") if file.is_file()]
         assert len(files) < 15, sorted(map(str, files))

@@ -19,6 +19,7 @@ TABLE_RANKS = 16
 MOST_PAIRS = 32  # of many ranks that waited for each other
 LEAST_PAIR = 1e-3  # of all waiting: less is noise
 DRAWN_STEPS, DRAWN_RANKS = 3, 16
+MOST_LATEST = 2  # by lateness, and by what they cost
 SHORT_S = 1e-6  # a shorter part is invisible
 
 
@@ -28,11 +29,12 @@ def detail(result: ExplainResult, window: Window | None, blame: Blame | None) ->
         return ExplainDetail(result=result, lateness=None, caused_s_per_step=None, timeline=[])
     waited = None if blame is None else waiting(window, blame)
     culprits = sorted({rank for finding in result.findings for rank in finding.ranks})
+    latest = [] if blame is None else latest_ranks(blame)
     return ExplainDetail(
         result=result,
         lateness=None if blame is None else lateness(window, blame, culprits),
         caused_s_per_step=None if waited is None else waited.caused_s_per_step,
-        timeline=list(timeline(window, culprits)),
+        timeline=list(timeline(window, [*latest, *culprits][: DRAWN_RANKS // 2])),
     )
 
 
@@ -57,11 +59,18 @@ def waiting(window: Window, blame: Blame) -> Waiting | None:
 
 
 def lateness(window: Window, blame: Blame, culprits: Sequence[int] = ()) -> LatenessMap:
-    """Lateness of at most ``MAP_RANKS`` ranks, ``culprits`` among them, in at most ``MAP_STEPS`` steps."""
+    """Lateness of at most ``MAP_RANKS`` ranks, ``culprits`` and the latest among them, in ``MAP_STEPS``."""
     rows = np.array(evenly(list(range(window.steps.size)), MAP_STEPS), dtype=np.intp)
-    ranks = shown_ranks(window.ranks, MAP_RANKS, culprits)
+    ranks = shown_ranks(window.ranks, MAP_RANKS, [*latest_ranks(blame), *culprits])
     late_s = blame.late_s[np.ix_(rows, ranks)]
     return LatenessMap(steps=window.steps[rows].tolist(), ranks=ranks.tolist(), late_s=late_s.round(9).tolist())
+
+
+def latest_ranks(blame: Blame) -> list[int]:
+    """The ranks that are latest on average, and those that made others wait most: those that a sample must not miss."""
+    late_s, caused_s = np.nan_to_num(blame.late_s).mean(axis=0), blame.caused_s.sum(axis=1)
+    latest = [*np.argsort(-late_s, kind="stable")[:MOST_LATEST], *np.argsort(-caused_s, kind="stable")[:MOST_LATEST]]
+    return [int(rank) for rank in dict.fromkeys(latest)]
 
 
 def shown_ranks(ranks: int, most: int, wanted: Sequence[int] = ()) -> NDArray[np.intp]:

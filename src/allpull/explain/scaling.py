@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
-from allpull.units import percent, show_count, show_spread, show_time
+from allpull.units import counted, percent, show_count, show_spread, show_time
 
 MIN_SHARE = 0.02  # of a step: a smaller loss is not worth a sentence, and is often noise
 SHORT_S = 10.0  # of steady steps: less shows one moment of a machine
@@ -212,7 +212,7 @@ def _overhead(runs: Sequence[RunMetrics]) -> list[str]:
 
 
 def _ranks(count: int) -> str:
-    return f"{count} rank{'s' * (count != 1)}"
+    return counted(count, "rank")
 
 
 def _listed(parts: Sequence[str]) -> str:

@@ -27,6 +27,7 @@ NUMBERS = (
 )
 """Notes that hold a number, or a range of numbers."""
 MAX_BYTES, MAX_ROWS = 64 * 2**20, 200_000
+MAX_COLUMNS, MAX_CELLS = 1_000, 5_000_000  # a row of few columns has an entry for every column, too
 IMAGENET_TRAINING_IMAGES = 1_281_167  # ILSVRC 2012 (Russakovsky et al. 2015, table 2)
 
 
@@ -168,11 +169,14 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, restval="", strict=True)
             stated = [name.strip() for name in reader.fieldnames or ()]
+            if len(stated) > MAX_COLUMNS:
+                raise BadInput(f"{path} has {len(stated):,} columns", hint=f"a table has at most {MAX_COLUMNS:,}")
             header = [one if SYNONYMS.get(one) in stated else SYNONYMS.get(one, one) for one in stated]
             reader.fieldnames = header
+            most_rows = min(MAX_ROWS, MAX_CELLS // max(1, len(header)))
             rows: list[tuple[int, dict[str, str]]] = []
             for row in reader:
-                if None in row or len(rows) == MAX_ROWS:
+                if None in row or len(rows) == most_rows:
                     raise BadInput(f"{path}: line {reader.line_num} has more columns, or rows, than there may be")
                 rows.append((reader.line_num, {key: value.strip() for key, value in row.items()}))
             return header, rows

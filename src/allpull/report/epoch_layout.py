@@ -68,7 +68,7 @@ def sentences(run: RunMetrics) -> Iterator[str]:
 def _epoch(epoch: EpochTime) -> Iterator[str]:
     spread = "" if epoch.epochs < 2 else f", {show_time(epoch.shortest)} to {show_time(epoch.longest)}"
     parts = ", ".join(
-        f"{part} {show_time(seconds)} ({percent(seconds / epoch.total)})"
+        f"{part} {show_time(seconds)} ({_share(seconds / epoch.total)})"
         for part in PARTS
         if (seconds := getattr(epoch, part)) > 0 and epoch.total > 0
     )
@@ -76,6 +76,15 @@ def _epoch(epoch: EpochTime) -> Iterator[str]:
     if epoch.first is not None and epoch.epochs < len(epoch.each):
         start = f", {show_time(epoch.first.start)} of it to its first batch" if epoch.first.start > 0 else ""
         yield f"The first epoch, not in this mean, took {show_time(epoch.first.total)}{start}."
+
+
+def _share(share: float) -> str:
+    """A share of an epoch, without digits that tell nobody anything.
+
+    >>> _share(5.9e-9)
+    'under 0.1 %'
+    """
+    return "under 0.1 %" if share < 0.001 else percent(share)
 
 
 def _accuracy(reached: AccuracyTime) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from allpull.output_folder import held_folder
 from allpull.rundir import layout, safe_open
-from allpull.rundir.read.headers import rank_headers
+from allpull.rundir.read.headers import process_records, rank_files, rank_headers
 from allpull.rundir.read.lenient import file_names
 from allpull.rundir.read.processes import boot_id, is_alive
 from allpull.rundir.run_record import close_record
@@ -26,7 +27,7 @@ def close_directory(directory: Path, record: RunRecord) -> None:
 
 
 def tidy(directory: Path, record: RunRecord) -> None:
-    """Remove the start-up hook (80 files), and of a job that completed what its ranks did last, and empty logs.
+    """Remove the start-up hook (80 files), and of a job that completed what its ranks did last and are, and empty logs.
 
     Everything stays while a rank still runs here, and may import from the hook.
     """
@@ -40,3 +41,13 @@ def tidy(directory: Path, record: RunRecord) -> None:
     for name in file_names(root, layout.LOGS, layout.LOG_ENDING):
         if (root / layout.LOGS / name).lstat().st_size == 0:
             safe_open.remove_files(root, layout.LOGS, name)
+    _remove_entries(root)
+
+
+def _remove_entries(root: Path) -> None:
+    """Remove the entries of processes, whose ranks say the same in their records, unless a process was left out."""
+    if not rank_files(root) or any(process.refused_rank is not None for process in process_records(root)):
+        return
+    safe_open.remove_files(root, layout.PROCESSES, ".json")
+    with suppress(OSError):  # a link
+        (root / layout.PROCESSES).rmdir()

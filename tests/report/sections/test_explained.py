@@ -254,6 +254,15 @@ def test_the_latest_rank_is_named():
     assert "Rank 3 is the latest" in blocks(with_explanation())["lateness"].lead
 
 
+def test_a_map_and_a_timeline_of_some_ranks_say_so():
+    made = explained()
+    fewer = made.model_copy(update={"result": made.result.model_copy(update={"ranks": 1024})})
+    found = blocks(three().model_copy(update={"explained": [fewer]}))
+    assert " of 1,024 ranks, the latest among them" in parts(found["lateness"], Chart)[0].caption
+    assert " of 1,024 ranks, the latest among them" in found["timeline"].lead
+    assert "among them" not in blocks(with_explanation())["timeline"].lead
+
+
 def test_commands_and_edits_of_a_remedy_can_be_copied():
     lines = [{"place": "program", "line": "DataLoader(num_workers=2)"}, {"place": "shell", "line": HOSTILE}]
     report = with_explanation(findings=[finding("input-bound", "one", 0.01, lines=lines), finding("old", "two", 0.01)])

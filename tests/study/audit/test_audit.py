@@ -127,6 +127,8 @@ def test_gains_that_do_not_fit_both_speedups_are_a_slip(tmp_path: Path) -> None:
         (",".join(COLUMNS) + "\ns,2,64,-3,,,,\n", "line 2: images_per_sec: '-3'"),
         (",".join(COLUMNS) + "\ns,2,64,1e99,,,,\n", "line 2: images_per_sec"),
         (",".join(COLUMNS) + "\n" + "s," * 40 + "\n", "line 2 has more columns"),
+        (",".join(map("c{}".format, range(200_000))) + "\n", "has 200,000 columns"),
+        (",".join(map("c{}".format, range(1_000))) + "\n" + "1\n" * 5_001, "line 5002 has more columns, or rows"),
         (",".join(COLUMNS) + '\n"s,2', "no CSV file"),
     ],
 )

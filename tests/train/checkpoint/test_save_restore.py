@@ -461,6 +461,16 @@ def test_a_checkpoint_that_does_not_fit_the_disk_is_one_clear_error(tmp_path, mo
     assert len(list((tmp_path / "checkpoints").iterdir())) == 2
 
 
+def test_too_many_open_files_are_no_matter_of_the_folder(tmp_path, monkeypatch):
+    def exhausted(*_, **__):
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(background_write.torch, "save", exhausted)
+    with pytest.raises(BadInput, match=r"Too many open files$") as raised:
+        checkpoints(tmp_path, parts()).save(progress(3))
+    assert raised.value.hint.startswith("raise the limit of open files")
+
+
 def test_a_folder_that_cannot_be_made_is_one_clear_error(tmp_path):
     (tmp_path / "checkpoints").write_text("a file")
     with pytest.raises(BadInput, match="cannot write checkpoint"):

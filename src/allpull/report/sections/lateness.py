@@ -32,18 +32,35 @@ def block(report: ScalingReport) -> Block | None:
     detail = explained(report)
     if detail is None or detail.lateness is None or len(detail.lateness.ranks) < 2:
         return None
-    parts: list[Part] = [_chart(detail.lateness)]
+    parts: list[Part] = [_chart(detail.lateness, detail.result.ranks)]
     if detail.caused_s_per_step is not None and len(detail.caused_s_per_step) <= TABLE_RANKS:
         parts.append(_caused(detail.caused_s_per_step))
     return Block(title=TITLE, lead=_lead(detail.lateness), parts=parts)
 
 
 def _lead(lateness: LatenessMap) -> str:
+    place, mean_s = _latest(lateness)
+    if mean_s < CALM_S:
+        return "No rank is late for long: all meet within a millisecond of each other on average."
+    return f"Rank {lateness.ranks[place]} is the latest: {show_time(mean_s)} after the median of all, on average."
+
+
+def _latest(lateness: LatenessMap) -> tuple[int, float]:
+    """The place of the rank that is latest on average, and by how many seconds."""
     means = [sum(column) / len(column) for column in zip(*lateness.late_s, strict=True)]
     worst = max(range(len(means)), key=means.__getitem__)
-    if means[worst] < CALM_S:
-        return "No rank is late for long: all meet within a millisecond of each other on average."
-    return f"Rank {lateness.ranks[worst]} is the latest: {show_time(means[worst])} after the median of all, on average."
+    return worst, means[worst]
+
+
+def labelled_ranks(count: int, latest: int) -> list[int]:
+    """Places of ``count`` ranks that have a label: that of the latest, and others, spread, that leave it room.
+
+    >>> labelled_ranks(4, 1), labelled_ranks(64, 1)[:4]
+    ([0, 1, 2, 3], [1, 3, 5, 8])
+    """
+    if count <= MOST_LABELS:
+        return list(range(count))
+    return sorted({latest, *(place for place in evenly(count, MOST_LABELS) if abs(place - latest) > 1)})
 
 
 def labelled(steps: Sequence[int]) -> list[int]:
@@ -65,7 +82,7 @@ def _round_numbers() -> Iterator[int]:
     return (digit * 10**power for power in count() for digit in (1, 2, 5))
 
 
-def _chart(lateness: LatenessMap) -> Chart:
+def _chart(lateness: LatenessMap, ranks_of_run: int) -> Chart:
     highest = max((late for row in lateness.late_s for late in row), default=0.0)
     factor, unit = time_unit(max(highest, CALM_S))
     drawn = evenly(len(lateness.steps), max(2, MOST_CELLS // len(lateness.ranks)))
@@ -75,7 +92,7 @@ def _chart(lateness: LatenessMap) -> Chart:
         for step, row in zip(steps, (lateness.late_s[place] for place in drawn), strict=True)
         for rank, late in zip(lateness.ranks, row, strict=True)
     ]
-    ranks = [lateness.ranks[place] for place in evenly(len(lateness.ranks), MOST_LABELS)]
+    ranks = [lateness.ranks[place] for place in labelled_ranks(len(lateness.ranks), _latest(lateness)[0])]
     colours = alt.Scale(scheme="oranges", domain=[0, max(highest, CALM_S) * factor])
     chart = (
         alt.Chart(data(rows))
@@ -91,7 +108,15 @@ def _chart(lateness: LatenessMap) -> Chart:
             ],
         )
     )
-    fewer = f" It shows {len(steps)} of {len(lateness.steps)} steps." if len(steps) < len(lateness.steps) else ""
+    some = [
+        f"{shown:,} of {of:,} {what}"
+        for shown, of, what in (
+            (len(lateness.ranks), ranks_of_run, "ranks, the latest among them"),
+            (len(steps), len(lateness.steps), "steps"),
+        )
+        if shown < of
+    ]
+    fewer = f" It shows {', and '.join(some)}." if some else ""
     return Chart(
         slug="lateness",
         title="How late each rank arrives at collectives",

@@ -30,7 +30,8 @@ def block(report: ScalingReport) -> Block | None:
         return None
     ranks = len({part.rank for part in detail.timeline} - {None})
     steps = len({part.step for part in detail.timeline})
-    of = f"{counted(steps, 'step')} of {counted(ranks, 'rank')}"
+    some = f"{ranks:,} of {counted(detail.result.ranks, 'rank')}, the latest among them"
+    of = f"{counted(steps, 'step')} of {some if ranks < detail.result.ranks else counted(ranks, 'rank')}"
     lead = f"{of}, one above the other on one clock. Drag to move; hold Ctrl or ⌘ and scroll to zoom."
     return Block(title=TITLE, lead=lead, parts=[chart(detail.timeline)])
 

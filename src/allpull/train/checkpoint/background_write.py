@@ -91,10 +91,15 @@ def write_whole(path: Path, content: dict[str, Any], *, directory: int, keep: in
     except (OSError, RuntimeError) as error:  # torch's writer turns a full disk into a RuntimeError of its own
         cause = error if isinstance(error, OSError) else error.__context__
         reason = getattr(cause, "strerror", None) or str(error).splitlines()[0]
-        room = "free some space, or " if getattr(cause, "errno", None) in {errno.ENOSPC, errno.EDQUOT} else ""
+        hint, room = "choose another folder with --out", f" ({_free(path.parent)} free there)"
+        match getattr(cause, "errno", None):
+            case errno.ENOSPC | errno.EDQUOT:
+                hint = f"free some space, or {hint}"
+            case errno.EMFILE | errno.ENFILE:  # of which another folder has no more
+                hint, room = "raise the limit of open files (ulimit -n)", ""
         raise BadInput(
-            f"cannot write checkpoint {path}: {reason} ({_free(path.parent)} free there)",
-            hint=f"{room}choose another folder with --out; --resume uses the previous checkpoint",
+            f"cannot write checkpoint {path}: {reason}{room}",
+            hint=f"{hint}; --resume uses the previous checkpoint",
         ) from error
 
 
