@@ -169,7 +169,8 @@ print([loss.hex() for loss in losses])
     assert [step.backward_passes for step in steps] == 10 * [1]
     assert not run.events("span")
     for step in steps:
-        assert step.forward_ns and step.backward_ns
+        assert step.forward_ns
+        assert step.backward_ns
         assert 0 < (step.optimizer_ns or 0) < 50e6 < step.end_ns - step.begin_ns, step
     assert not run.events("switched_off")
 

@@ -312,6 +312,8 @@ class StepInference(Phases):
             turns, saw_forward = self._turns, self._saw_forward
             if self.steps_by_marks or turns.is_group_of_written_step(number, recorder, saw_forward=saw_forward):
                 return
+            if recorder.is_cut and not self.loads:
+                recorder.samples = recorder.elements = None  # they learn from what the first optimizer learned from
             recorder.cut()
             if self.optimizers > 1 or turns.in_groups:  # the step ends with the last of them
                 turns.taken.add(number)
@@ -342,9 +344,7 @@ class StepInference(Phases):
     def gradients_dropped(self) -> None:
         """Gradients are gone and no optimizer was ever seen to step: a compiled one steps out of sight."""
         recorder = self.recorder
-        if recorder is None or not recorder.passes or self.stepping or self.steps_by_marks:
-            return
-        if get_ident() != self._thread:
+        if recorder is None or not recorder.passes or self.stepping or self.steps_by_marks or not self.is_own_thread:
             return
         self._unobserved += 1
         if self._unobserved == UNOBSERVED:
