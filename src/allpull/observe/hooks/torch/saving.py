@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from types import ModuleType
 from typing import Any, Callable
 
@@ -14,6 +15,9 @@ SAVERS = {
     "safetensors.torch": ("save_file", "save_model"),
 }
 """Functions that write checkpoints, by module."""
+
+SENDER = "torch.distributed.distributed_c10d"
+"""It saves the objects that collectives send, since torch 2.14, in memory."""
 
 
 def watch_saving(inference: StepInference) -> Callable[[ModuleType], None]:
@@ -29,8 +33,12 @@ def watch_saving(inference: StepInference) -> Callable[[ModuleType], None]:
 
 
 def _observed(inference: StepInference, function: Callable[..., Any]) -> Callable[..., Any]:
+    from torch import is_storage  # noqa: PLC0415  this runs after torch was imported
+
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
+        if (args and is_storage(args[0])) or sys._getframe(1).f_globals.get("__name__") == SENDER:
+            return function(*args, **kwargs)  # a tensor is pickled, or an object sent
         depth = inference.checkpoints.begin()
         try:
             return function(*args, **kwargs)
