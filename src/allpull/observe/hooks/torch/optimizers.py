@@ -22,7 +22,7 @@ def watch_optimizers(inference: StepInference, made: Any) -> None:
         if is_dynamo_compiling():
             return None
         calls.optimizer_begins(id(optimizer))
-        return closures.observed_in(args, kwargs)
+        return closures.observed_in(args, kwargs) if kwargs or len(args) > 1 else None
 
     def ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_dynamo_compiling():
