@@ -75,6 +75,8 @@ class Closures:
     @safely("optimizers", NOT_SEEN)
     def _begin(self) -> int:
         """The program goes on in its closure; returns the depth of the optimizer's phase, which is suspended."""
+        if self._inference.deferred.is_on:
+            return NOT_SEEN  # this step has seen its forward pass already, and the closure does nothing (Lightning)
         recorder = self._inference.recorder
         if recorder is None or not self._inference.is_own_thread or recorder.stack[-1:] != [OPTIMIZER]:
             return NOT_SEEN
@@ -83,8 +85,8 @@ class Closures:
 
     @safely("optimizers")
     def _end(self, depth: int) -> None:
-        recorder = self._inference.recorder
-        if depth != NOT_SEEN and recorder is not None:
+        recorder = None if depth == NOT_SEEN else self._inference.recorder
+        if recorder is not None:
             recorder.leave_until(depth)
             recorder.enter(OPTIMIZER)
 
