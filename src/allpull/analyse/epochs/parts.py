@@ -319,7 +319,8 @@ def _incomplete(
 
 def _accumulates(run: AlignedRun) -> bool:
     """Whether most steps have several backward passes."""
-    return float(run.data.steps["backward_passes"].fill_null(1).median() or 1) > 1
+    passes = run.data.steps["backward_passes"].median()
+    return isinstance(passes, float) and passes > 1
 
 
 def is_resumed(run: AlignedRun) -> bool:
