@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,16 @@ def test_a_last_epoch_with_fewer_steps_than_stated_is_left_out(make_run: Callabl
         lone([mark(0, 0, 0), mark(1, 2, 200)], metrics=[stated], end=end(310)),
     )
     assert [one.number for one in epochs_of(run).complete] == [0]
+
+
+def test_an_epoch_whose_last_batch_waits_for_the_next_epoch_is_complete(make_run: Callable[..., AlignedRun]) -> None:
+    """Five batches of three epochs, accumulated by two: steps of 2, 3 and 2."""
+    epochs = [mark(0, 0, 0), mark(1, 2, 200), mark(2, 5, 500)]
+    run = make_run([[*range(0, 701, 100)]], [7 * [5]], lone(epochs, end=end(710)))
+    assert [one.number for one in epochs_of(run).complete] == [0, 1]
+    steps = run.data.steps.with_columns(pl.lit(2, pl.Int64()).alias("backward_passes"))
+    accumulated = AlignedRun(replace(run.data, steps=steps))
+    assert [one.number for one in epochs_of(accumulated).complete] == [0, 1, 2]
 
 
 def test_a_run_resumed_within_an_epoch_has_no_time_to_solution(

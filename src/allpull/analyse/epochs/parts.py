@@ -301,7 +301,8 @@ def _incomplete(
     """The epochs that are not complete, each with the reason.
 
     Only the first epoch of a resumed run and the last of any can be: their steps are held against those that the
-    training states for an epoch, or else against those of the other epochs, where these agree.
+    training states for an epoch, or else against those of the other epochs, where these agree. Accumulation may go on
+    from one epoch to the next, so that epochs of as many batches differ by a step.
     """
     stated = next((metric.value for metric in metrics_named(logs, "steps_per_epoch")), None)
     others = {steps_of[key] for key in keys[1:-1]} or {steps_of[key] for key in keys[:-1]}
@@ -311,9 +312,15 @@ def _incomplete(
         short[keys[0]] = f"the run resumed within it, {steps_of[keys[0]]:,} of {usual:,.0f} steps before its end"
     if any(log.end is None for log in logs.values()):
         short[keys[-1]] = "the run ended, or was read, within it"
-    elif steps_of[keys[-1]] < usual and keys[-1] not in short:
+    elif steps_of[keys[-1]] < usual - _accumulates(run) and keys[-1] not in short:
         short[keys[-1]] = f"it ended after {steps_of[keys[-1]]:,} of {usual:,.0f} steps"
     return short
+
+
+def _accumulates(run: AlignedRun) -> bool:
+    """Whether most steps have several backward passes."""
+    passes = run.data.steps["backward_passes"].median()
+    return isinstance(passes, float) and passes > 1
 
 
 def is_resumed(run: AlignedRun) -> bool:

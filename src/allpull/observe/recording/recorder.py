@@ -275,7 +275,7 @@ class Recorder:
 
     def credit(self, place: int) -> None:
         """Count the time since the last phase ended as phase ``place``, whose begin was not observed."""
-        if self.begin_ns and (not self.stack or self.stack[-1] == OPTIMIZER):  # whose closure may compute the loss
+        if self.begin_ns and not self.stack:
             now = self.clock_ns()
             self.spent[place] += now - max(self.turned_ns, self.begin_ns)
             self.turned_ns = now

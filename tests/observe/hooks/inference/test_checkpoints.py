@@ -76,3 +76,27 @@ trained.wait()
     assert (run.code, run.err) == (0, "")
     assert [step.samples for step in run.steps()] == 2 * SAMPLES
     assert run.events("end")[0].steps == 10
+
+
+def test_what_is_saved_in_memory_to_be_sent_is_no_checkpoint(watched: Watch) -> None:
+    """Tensors that are pickled are, and, since torch 2.14, objects that collectives send as weights only."""
+    source = (
+        TRAINING
+        + """
+import io, os, pickle
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=0, world_size=1)
+exec("def send(thing, file): torch.save(thing, file)", vars(distributed_c10d))
+"""
+        + LOOP
+        + """
+    pickle.dumps(model.state_dict())
+    dist.all_gather_object([None], model.state_dict())
+    distributed_c10d.send(losses, io.BytesIO())
+    torch.save(model.state_dict(), "model.pt")
+"""
+    )
+    run = watched(source)
+    assert (run.code, run.err) == (0, "")
+    assert [(span.name, span.step) for span in run.events("span")] == [("checkpoint", 5), ("checkpoint", 10)]

@@ -131,6 +131,50 @@ print([loss.hex() for loss in losses])
     assert all(step.forward_ns and step.backward_ns and step.optimizer_ns for step in steps)
 
 
+def test_what_a_closure_does_is_not_the_optimizers_time(watched: Watch, tmp_path: Path) -> None:
+    source = (
+        TRAINING
+        + """
+import time
+
+class Own(torch.optim.SGD):
+    def step(self, closure=None):
+        return super().step(closure)
+
+evaluated, teacher = nn.Linear(8, 3), nn.Linear(8, 3)
+optimizer = Own(model.parameters(), lr=0.1)
+for epoch in range(2):
+    for x, y in loader:
+        def closure():
+            optimizer.zero_grad()
+            teacher.load_state_dict(evaluated.state_dict())
+            teacher.eval()
+            loss = nn.functional.cross_entropy(model(x), y)
+            time.sleep(0.05)
+            loss.backward()
+            losses.append(loss.item())
+            return loss
+
+        if epoch:
+            optimizer.step(closure)
+        else:
+            optimizer.step(closure=closure)
+print([loss.hex() for loss in losses])
+"""
+    )
+    run = watched(source)
+    assert run.out == plain(source, tmp_path)
+    steps = run.steps()
+    assert [step.samples for step in steps] == 2 * SAMPLES
+    assert [step.backward_passes for step in steps] == 10 * [1]
+    assert not run.events("span")
+    for step in steps:
+        assert step.forward_ns
+        assert step.backward_ns
+        assert 0 < (step.optimizer_ns or 0) < 50e6 < step.end_ns - step.begin_ns, step
+    assert not run.events("switched_off")
+
+
 COMPILED = """
 data = TensorDataset(torch.randn(64, 8), torch.randint(0, 3, (64,)))
 loader = DataLoader(data, batch_size=16)

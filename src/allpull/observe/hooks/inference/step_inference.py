@@ -178,12 +178,12 @@ class StepInference(Phases):
             elif recorder is not None:
                 self.arrays.end(recorder)
             self._saw_forward = True
-            if not self.loads and not (stack and stack[0] == OPTIMIZER and recorder and recorder.samples):
+            if not (self.loads or (self.stepping and recorder and recorder.samples)):
                 self.batches.give(content_of(inputs))  # once, also where an optimizer runs it many times (LBFGS)
         elif self._recording is not None and self._rollout.collects and (not stack or stack[0] != EVALUATION):
             self._rollout.begin(self._recording)
             return NOT_SEEN
-        elif self._recording is not None and self.batches.is_new_pass:
+        elif self._recording is not None and self.batches.is_new_pass and not self.stepping:
             self._evaluation.begin_on(self.batches.now, self._recording)
         return NOT_SEEN if self._recording is None else self._recording.enter(FORWARD)
 
@@ -192,7 +192,7 @@ class StepInference(Phases):
         """The program called ``eval()``, perhaps before its first step; this lasts until ``is_training()``."""
         self.deferred.settle()
         self._ready_to_learn()
-        if self._recording is not None and self.is_own_thread:
+        if self._recording is not None and self.is_own_thread and not self.stepping:
             self._rollout.end(self._recording)
             self._evaluation.begin(self._recording, is_training)
 
@@ -312,6 +312,8 @@ class StepInference(Phases):
             turns, saw_forward = self._turns, self._saw_forward
             if self.steps_by_marks or turns.is_group_of_written_step(number, recorder, saw_forward=saw_forward):
                 return
+            if recorder.is_cut and not self.loads:
+                recorder.samples = recorder.elements = None  # they learn from what the first optimizer learned from
             recorder.cut()
             if self.optimizers > 1 or turns.in_groups:  # the step ends with the last of them
                 turns.taken.add(number)
@@ -342,9 +344,7 @@ class StepInference(Phases):
     def gradients_dropped(self) -> None:
         """Gradients are gone and no optimizer was ever seen to step: a compiled one steps out of sight."""
         recorder = self.recorder
-        if recorder is None or not recorder.passes or self.stepping or self.steps_by_marks:
-            return
-        if get_ident() != self._thread:
+        if recorder is None or not recorder.passes or self.stepping or self.steps_by_marks or not self.is_own_thread:
             return
         self._unobserved += 1
         if self._unobserved == UNOBSERVED:

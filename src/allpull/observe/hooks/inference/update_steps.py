@@ -41,7 +41,7 @@ class UpdateSteps:
         recorder = inference.recorder
         if recorder is None or inference.ends_of_steps_are_known or not inference.is_own_thread:
             return []
-        if OPTIMIZER in recorder.stack:  # which calls its closure, and ends the step itself
+        if inference.stepping:  # an optimizer, which calls its closure, and ends the step itself
             return []
         if inference.optimizers and (recorder.passes or 0) < ACCUMULATED:
             return []

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Callable, Dict, Tuple
 
 from ...recording.step_line import OPTIMIZER
+from ..inference.phases import NOT_SEEN
 from ..inference.step_inference import StepInference
+from ..safety import safely
 
 
 def watch_optimizers(inference: StepInference, made: Any) -> None:
@@ -14,11 +16,13 @@ def watch_optimizers(inference: StepInference, made: Any) -> None:
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
     from torch.optim import optimizer as optim  # noqa: PLC0415
 
-    calls = inference.deferred
+    calls, closures = inference.deferred, Closures(inference)
 
-    def begins(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not is_dynamo_compiling():
-            calls.optimizer_begins(id(optimizer))
+    def begins(optimizer: Any, args: Any, kwargs: Any) -> Any:
+        if is_dynamo_compiling():
+            return None
+        calls.optimizer_begins(id(optimizer))
+        return closures.observed_in(args, kwargs) if kwargs or len(args) > 1 else None
 
     def ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
         if not is_dynamo_compiling():
@@ -36,6 +40,55 @@ def watch_optimizers(inference: StepInference, made: Any) -> None:
 
     optim.Optimizer.__init__ = observed  # type: ignore[method-assign]  # wrapping is the point
     _watch_dropping(inference, optim.Optimizer)
+
+
+class Closures:
+    """What the closure of an optimizer does is no part of the optimizer's phase.
+
+    LBFGS runs the network in it, and Lightning and Composer all that they do in a step.
+    """
+
+    def __init__(self, inference: StepInference) -> None:
+        self.session = inference.session
+        self.failed = inference.failed
+        self._inference = inference
+
+    def observed_in(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        """The arguments of ``step`` with their closure observed; None: it has none."""
+        if callable(kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._observed(kwargs["closure"])}
+        if len(args) > 1 and callable(args[1]):  # the first is the optimizer
+            return (args[0], self._observed(args[1]), *args[2:]), kwargs
+        return None
+
+    def _observed(self, closure: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(closure)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            depth = self._begin()
+            try:
+                return closure(*args, **kwargs)
+            finally:
+                self._end(depth)
+
+        return observed
+
+    @safely("optimizers", NOT_SEEN)
+    def _begin(self) -> int:
+        """The program goes on in its closure; returns the depth of the optimizer's phase, which is suspended."""
+        if self._inference.deferred.is_on:
+            return NOT_SEEN  # this step has seen its forward pass already, and the closure does nothing (Lightning)
+        recorder = self._inference.recorder
+        if recorder is None or not self._inference.is_own_thread or recorder.stack[-1:] != [OPTIMIZER]:
+            return NOT_SEEN
+        recorder.leave()
+        return len(recorder.stack)
+
+    @safely("optimizers")
+    def _end(self, depth: int) -> None:
+        recorder = None if depth == NOT_SEEN else self._inference.recorder
+        if recorder is not None:
+            recorder.leave_until(depth)
+            recorder.enter(OPTIMIZER)
 
 
 def _watch_dropping(inference: StepInference, base: Any) -> None:

@@ -6,6 +6,7 @@ What gathers the state of all ranks for one of them is part of a checkpoint: eac
 from __future__ import annotations
 
 import functools
+import sys
 from types import ModuleType
 from typing import Any, Callable
 
@@ -19,6 +20,9 @@ SAVERS = {
     "torch.distributed.checkpoint.state_dict": ("get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"),
 }
 """Functions and methods that write checkpoints, or gather the state for them, by module."""
+
+SENDER = "torch.distributed.distributed_c10d"
+"""It saves the objects that collectives send, since torch 2.14, in memory."""
 
 
 def watch_saving(inference: StepInference) -> Callable[[ModuleType], None]:
@@ -36,8 +40,12 @@ def watch_saving(inference: StepInference) -> Callable[[ModuleType], None]:
 
 
 def _observed(inference: StepInference, function: Callable[..., Any]) -> Callable[..., Any]:
+    from torch import is_storage  # noqa: PLC0415  this runs after torch was imported
+
     @functools.wraps(function)
     def observed(*args: Any, **kwargs: Any) -> Any:
+        if (args and is_storage(args[0])) or sys._getframe(1).f_globals.get("__name__") == SENDER:
+            return function(*args, **kwargs)  # a tensor is pickled, or an object sent
         depth = inference.checkpoints.begin()
         try:
             return function(*args, **kwargs)
