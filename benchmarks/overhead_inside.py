@@ -85,7 +85,7 @@ class Together:
     def __init__(self) -> None:
         self.ns = 0
         self._runs = False
-        for holder, name in ((Deferred, "_repeat"), (Recorder, "_flush")):
+        for holder, name in ((Deferred, "repeat"), (Recorder, "_flush")):
             setattr(holder, name, self._timed(getattr(holder, name)))
 
     def _timed(self, function: Callable[..., None]) -> Callable[..., None]:

@@ -55,7 +55,7 @@ class Deferred:
     ``turned_ns`` is when the open phase began, or the last collective ended. What a loop calls in every step notes
     itself (``torch.noted_calls``), by what is public here: a method would cost each of them two microseconds more.
     ``iterator`` is the id of the one that batches are fetched from; ``made_ns``, when a tensor was last made of an
-    array; ``reading``, what the open phase will be noted with; ``due_ns``, when the queue is read or notes are repeated.
+    array; ``reading``, what the open phase will be noted with; ``due_ns``, when the queue is to be read.
     """
 
     __slots__ = (

@@ -3,6 +3,8 @@
 After the work of a step the caches are cold, and what a wrapper costs is how much of our code and data it touches,
 each piece for the first time: a call of a function of ours costs a microsecond or two, the readings and the note
 together not much more. So each wrapper notes by itself, and calls nothing that it does not need in a steady step.
+What ``calls`` holds is loaded before it is called: Python 3.11 looks up what a slot holds anew if both are one
+expression.
 
 A phase is ``open`` last of all where it begins, and no longer before it is noted: a signal handler may settle anywhere.
 """
@@ -27,7 +29,8 @@ def fetching(calls: Deferred, take: Callable[[Any], Any], repeats: Callable[[int
     def observed(iterator: Any) -> Any:
         depth = 0
         if calls.open == NOTHING and id(iterator) == calls.iterator and get_ident() == calls.thread:
-            calls.turned_ns = calls.live[INPUT] = calls.clock_ns()
+            clock_ns = calls.clock_ns
+            calls.turned_ns = calls.live[INPUT] = clock_ns()
             calls.open = INPUT
         else:
             depth = calls.followed().fetch_begins(id(iterator))
@@ -42,9 +45,10 @@ def fetching(calls: Deferred, take: Callable[[Any], Any], repeats: Callable[[int
         if depth or calls.open != INPUT:
             calls.followed().fetched(depth, batch)
             return batch
-        now = calls.live[ENDED_NS] = calls.clock_ns()
+        clock_ns, note = calls.clock_ns, calls.note
+        now = calls.live[ENDED_NS] = clock_ns()
         calls.open = NOTHING
-        calls.note((INPUT, calls.turned_ns, now, content(batch)))
+        note((INPUT, calls.turned_ns, now, content(batch)))
         if len(calls.notes) >= MOST_NOTES:
             calls.repeat()
         return batch
@@ -71,7 +75,8 @@ def running(
         depth = 0
         if learns and calls.open == NOTHING and get_ident() == calls.thread:
             calls.reading = None if calls.loads else calls.contents.of(args or kwargs)
-            now = calls.live[FORWARD] = calls.clock_ns()
+            clock_ns = calls.clock_ns
+            now = calls.live[FORWARD] = clock_ns()
             if calls.in_parts and calls.saw_forward and not calls.loads:
                 calls.credit(now)
             calls.saw_forward = True
@@ -87,9 +92,10 @@ def running(
             if depth or calls.open != FORWARD:
                 calls.leave(depth)
             else:
-                now = calls.live[ENDED_NS] = calls.clock_ns()
+                clock_ns, note = calls.clock_ns, calls.note
+                now = calls.live[ENDED_NS] = clock_ns()
                 calls.open = NOTHING
-                calls.note((FORWARD, calls.turned_ns, now, calls.reading))
+                note((FORWARD, calls.turned_ns, now, calls.reading))
                 if len(calls.notes) >= MOST_NOTES:
                     calls.repeat()
 
@@ -104,7 +110,8 @@ def learning(calls: Deferred, backward: Callable[..., None], otherwise: Callable
         if calls.open == NOTHING and calls.saw_forward and get_ident() == calls.thread:
             if calls.arrival is not None:
                 calls.arrives()
-            now = calls.live[BACKWARD] = calls.clock_ns()
+            clock_ns = calls.clock_ns
+            now = calls.live[BACKWARD] = clock_ns()
             if calls.in_parts:
                 calls.credit(now)
             calls.made_ns = 0
@@ -118,9 +125,10 @@ def learning(calls: Deferred, backward: Callable[..., None], otherwise: Callable
             if depth or calls.open != BACKWARD:
                 calls.followed().backward_ends(depth)
             else:
-                now = calls.live[ENDED_NS] = calls.clock_ns()
+                clock_ns, note = calls.clock_ns, calls.note
+                now = calls.live[ENDED_NS] = clock_ns()
                 calls.open = NOTHING
-                calls.note((BACKWARD, calls.turned_ns, now, () if calls.arrival is None else calls.arrival()))
+                note((BACKWARD, calls.turned_ns, now, () if calls.arrival is None else calls.arrival()))
                 if len(calls.notes) >= MOST_NOTES:
                     calls.repeat()
         if not calls.is_on:
@@ -138,7 +146,8 @@ def stepping(calls: Deferred) -> Tuple[Hook, Hook]:
             return
         if calls.open == NOTHING and calls.saw_forward and not calls.made_ns and get_ident() == calls.thread:
             calls.optimizer = id(optimizer)
-            calls.turned_ns = calls.live[OPTIMIZER] = calls.clock_ns()
+            clock_ns = calls.clock_ns
+            calls.turned_ns = calls.live[OPTIMIZER] = clock_ns()
             calls.open = OPTIMIZER
         else:
             calls.followed().optimizer_begins(id(optimizer))
@@ -149,7 +158,8 @@ def stepping(calls: Deferred) -> Tuple[Hook, Hook]:
         if calls.open != OPTIMIZER or id(optimizer) != calls.optimizer or calls.boundary.is_awaited:
             calls.followed().optimizer_ends(id(optimizer))
             return
-        now = calls.live[ENDED_NS] = calls.clock_ns()
+        clock_ns, note = calls.clock_ns, calls.note
+        now = calls.live[ENDED_NS] = clock_ns()
         calls.step = calls.live[STEP] = calls.step + 1
         calls.saw_forward = False
         calls.open = NOTHING
@@ -157,6 +167,6 @@ def stepping(calls: Deferred) -> Tuple[Hook, Hook]:
             calls.steps(now)
         else:
             calls.ended_ns = now
-            calls.note((OPTIMIZER, calls.turned_ns, now, LATER))
+            note((OPTIMIZER, calls.turned_ns, now, LATER))
 
     return begins, ends
