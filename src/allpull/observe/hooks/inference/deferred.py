@@ -53,7 +53,7 @@ class Deferred:
 
     On the notes one phase is ``open`` at most, at depth 0, and inside a forward pass a collective, at depth 1.
     ``turned_ns`` is when the open phase began, or the last collective ended. What a loop calls in every step notes
-    itself (``torch.noted_calls``), by what is public here: a method would cost each of them two microseconds more.
+    itself (``torch.noted_calls``), by what is public here: a method would cost each a microsecond or two more.
     ``iterator`` is the id of the one that batches are fetched from; ``made_ns``, when a tensor was last made of an
     array; ``reading``, what the open phase will be noted with; ``due_ns``, when the queue is to be read.
     """
