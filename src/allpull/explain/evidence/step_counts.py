@@ -33,7 +33,8 @@ def reducing_steps(aligned: AlignedRun) -> NDArray[np.int64] | None:
     inside = steps.join(ends, on="rank").filter(pl.col("step").is_between("first", "last"))
     surely = _by_rank(inside, ranks)
     at_most = np.where((known == 0) | (surely > known), _by_rank(steps, ranks), surely)
-    return np.minimum(at_most, surely.max())
+    counts: NDArray[np.int64] = np.minimum(at_most, surely.max())
+    return counts
 
 
 def _by_rank(rows: pl.DataFrame, ranks: int) -> NDArray[np.int64]:
