@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import polars as pl
@@ -51,6 +51,79 @@ def test_an_interrupted_step_with_more_samples_makes_no_other_ragged(make_record
     steady = steady_steps(make_records([[10, 10]] * 7, samples=samples, tags={(5, 0): ["warmup"]}), ranks=2)
     assert steady.left_out == {"warmup": 1, "ragged": 1}
     assert steady.steps[steady.used].tolist() == [0, 1, 2, 3, 4]
+
+
+def passes(*sizes: Sequence[int]) -> tuple[list[int], dict[tuple[int, int], list[str]]]:
+    """The sizes of all steps of passes over a loader, and the tags of their first batches, as ranks record them."""
+    firsts = np.cumsum([0, *map(len, sizes[:-1])])
+    return [size for one in sizes for size in one], {(int(step), 0): ["first_batch"] for step in firsts}
+
+
+GROWING = [[8] * 20, [16] * 20, [24] * 20, [32] * 20]
+GROWN = [size for one in GROWING for size in one]
+RNG = np.random.default_rng(1)
+PACKED = RNG.integers(20, 60, 120).tolist()  # as many samples as fit a budget of tokens
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ragged"),
+    [
+        ([[64] * 9 + [3]] * 4, [9, 19, 29, 39]),
+        ([[64, 3]] * 4, [1, 3, 5, 7]),
+        ([[64]] * 6, []),
+        ([[64]] * 6 + [[3]], []),  # a pass of one batch has no last one that is shorter
+        (GROWING, []),
+        ([[8, 8, 4], [16, 16, 8], [24, 24, 16]], [2, 5, 8]),
+        ([[8, 4], [16, 8], [24, 12]], [1, 3, 5]),
+        ([[32] * 5 + [20], [16] * 11 + [4]], [5, 17]),
+        ([GROWN], []),
+        ([list(range(8, 64)) + [64] * 60 + [10]], [116]),  # a ramp-up
+        ([GROWN[::-1]], []),
+        ([PACKED], []),
+        ([PACKED[at : at + 40] for at in range(0, 120, 40)], []),
+        ([PACKED[at : at + 2] for at in range(0, 120, 2)], []),
+        ([[64, 32] * 40], []),  # buckets of images of two sizes
+        ([[24, 24, 16] * 20] * 2, []),  # slices of a batch, each with an update of its own
+        ([[64] * 50 + [63] + [64] * 49] * 2, [50, 150]),  # a sample that could not be read
+    ],
+)
+def test_only_batches_that_were_cut_short_are_ragged(
+    make_records: MakeRecords, sizes: list[list[int]], ragged: list[int]
+) -> None:
+    samples, tags = passes(*sizes)
+    records = make_records([[10, 10]] * len(samples), samples=[[one, one] for one in samples], tags=tags)
+    steady = steady_steps(records, ranks=2)
+    firsts = {step for step, _ in tags}
+    assert steady.steps[~steady.used].tolist() == sorted({*firsts, *ragged})
+    assert steady.left_out == {"first_batch": len(firsts), **({"ragged": len(ragged)} if ragged else {})}
+
+
+@pytest.mark.parametrize(
+    ("samples", "ragged"),
+    [([64, 64, 3] * 5, 5), ([64, 3] * 5, 5), (GROWN, 0), (PACKED, 0), ([8, 8, 4, 16, 16, 8], 2)],
+)
+def test_passes_that_were_not_recorded_end_at_short_batches(
+    make_records: MakeRecords, samples: list[int], ragged: int
+) -> None:
+    records = make_records([[10]] * len(samples), samples=[[one] for one in samples])
+    assert steady_steps(records, ranks=1).left_out == ({"ragged": ragged} if ragged else {})
+
+
+def test_steps_of_unknown_size_are_not_ragged(make_records: MakeRecords) -> None:
+    records = make_records([[10, 10]] * 4, samples=[[8, 8], [8, None], [None, None], [8, 8]])
+    assert steady_steps(records, ranks=2).left_out == {}
+    thinned = make_records([[10, 10]] * 6).filter((pl.col("rank") == 0) | (pl.col("step") != 3))
+    assert steady_steps(thinned, ranks=2).left_out == {"not_on_all_ranks": 1}
+
+
+def test_the_rate_of_growing_batches_is_that_of_the_whole_training(make_records: MakeRecords) -> None:
+    samples, _ = passes(*GROWING)
+    records = make_records([[2.0 * one] for one in samples], samples=[[one] for one in samples])
+    steady = steady_steps(records, ranks=1)
+    rate = throughput(arrange(records, steady.steps[steady.used], 1))
+    assert rate is not None
+    assert rate.value == pytest.approx(500, rel=1e-9)
+    assert steady.used.all()
 
 
 def test_no_records_no_steps(make_records: MakeRecords) -> None:

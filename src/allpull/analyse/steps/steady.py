@@ -14,11 +14,19 @@ from numpy.typing import NDArray
 
 from allpull.rundir.read.steps import OTHER_TAG, TAGS
 
+FIRST_BATCH = "first_batch"
+
 NOT_ON_ALL_RANKS = "not_on_all_ranks"
 """Reason of a step that some rank did not record: it was killed, thinned its records, or left none."""
 
 RAGGED = "ragged"
-"""Reason of a step with fewer samples than most: the last of an epoch, whose rate differs."""
+"""Reason of a step whose batch was cut short: it has fewer samples than the step before it, and than that after it.
+
+Of a pass over the data that is the last batch. Steps with fewer samples than the largest are not: sizes may grow.
+"""
+
+VARYING = 0.05  # of steps: where so many have more samples than that before, and fewer, batches are not cut but vary
+SHORTEST = 2  # steps: one alone has no neighbour
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -37,22 +45,23 @@ class SteadySteps:
 def steady_steps(records: pl.DataFrame, ranks: int) -> SteadySteps:
     """Which steps of a job of ``ranks`` ranks are steady; ``records``: columns of ``rundir.read.steps.SCHEMA``.
 
-    A step is left out if any rank tagged it, if not all ranks recorded it, or if it had fewer samples than others.
+    A step is left out if any rank tagged it, if not all ranks recorded it, or if its batch was cut short.
     """
     tags = (*TAGS, OTHER_TAG)
-    full = pl.col("samples").mode().max()  # not the maximum: an interrupted step may have had its batch twice
     by_step = (
         records.lazy()
         .group_by("step")
         .agg(
             *(pl.col(f"tag_{tag}").any() for tag in tags),
             (pl.len() < ranks).alias(f"tag_{NOT_ON_ALL_RANKS}"),
-            pl.col("samples").sum().alias("samples"),
+            pl.col("samples").sum(),
+            (pl.col("samples").null_count() > 0).alias("uncounted"),
+            pl.col("epoch").max(),
         )
-        .with_columns((pl.col("samples") < full).fill_null(value=False).alias(f"tag_{RAGGED}"))
         .sort("step")
         .collect()
     )
+    by_step = by_step.with_columns(pl.Series(f"tag_{RAGGED}", _ragged(by_step)))
     left_out: dict[str, int] = {}
     used = np.ones(by_step.height, dtype=np.bool_)
     for reason in (*tags, NOT_ON_ALL_RANKS, RAGGED):
@@ -61,3 +70,37 @@ def steady_steps(records: pl.DataFrame, ranks: int) -> SteadySteps:
         if hit.any():
             left_out[reason] = int(hit.sum())
     return SteadySteps(steps=by_step["step"].to_numpy(), used=used, left_out=left_out)
+
+
+def _ragged(by_step: pl.DataFrame) -> NDArray[np.bool_]:
+    """Which steps had a batch that was cut short, (steps,); ``by_step``: rows of steps, with their tags and samples.
+
+    Steps are compared with their neighbours in the same pass over the data, so sizes may grow from pass to pass, or
+    within one. Where no pass is known, one ends at each step that has fewer samples than both of its neighbours. Sizes
+    that go up and down within passes vary by design, as with a budget of tokens or buckets of images: none is cut.
+    """
+    ragged = np.zeros(by_step.height, dtype=np.bool_)
+    unusual = [f"tag_{tag}" for tag in (*TAGS, OTHER_TAG) if tag != FIRST_BATCH]  # may have had a batch twice, or none
+    plain = ~by_step.select(pl.any_horizontal(*unusual, f"tag_{NOT_ON_ALL_RANKS}", "uncounted")).to_series().to_numpy()
+    first, new_epoch = by_step[f"tag_{FIRST_BATCH}"].to_numpy(), by_step["epoch"].diff().fill_null(0).to_numpy() != 0
+    numbers = np.cumsum(first | new_epoch)[plain]
+    samples = by_step["samples"].to_numpy()[plain]
+    if samples.size < SHORTEST:
+        return ragged
+    if not (first.any() or new_epoch.any()):
+        numbers = np.cumsum(np.concatenate(([False], _dips(samples, numbers)[:-1])))
+    same = np.diff(numbers) == 0
+    change = np.diff(samples)[same]
+    varying = min(np.count_nonzero(change > 0), np.count_nonzero(change < 0)) > max(1, VARYING * samples.size)
+    if not varying:
+        ragged[plain] = _dips(samples, numbers)
+    return ragged
+
+
+def _dips(samples: NDArray[np.int64], numbers: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Steps with fewer ``samples`` than the one before, and than the one after if there is one, of the same pass."""
+    same = np.diff(numbers) == 0
+    change = np.diff(samples)
+    falls = np.concatenate(([False], same & (change < 0)))
+    rises = np.concatenate((~same | (change > 0), [True]))
+    return falls & rises

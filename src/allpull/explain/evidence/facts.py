@@ -62,8 +62,8 @@ class Facts:
     held up whole ranks. ``files``: what they read and wrote; None: not known. ``networks``: those in DDP;
     ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers. ``transports``: of NCCL, by its log.
     ``start``: how the run was started, which decides how a remedy is worded. ``loading``: loaders that are, or may be,
-    at their limit; ``window`` has their deliveries where they are. ``reducing_steps`` (ranks,): in how many steps of
-    the run each rank reduced gradients; None: not known.
+    at their limit; ``window`` has their deliveries where they are. ``reducing_steps`` (ranks,): how many steps
+    each rank made from its first reduction of gradients to its last; None: not known.
     """
 
     window: Window

@@ -1,8 +1,9 @@
-"""In how many steps of a run each rank reduced gradients, where all of them were recorded."""
+"""How many steps of a common training each rank of a run made, where all of them were recorded."""
 
 from __future__ import annotations
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
@@ -12,12 +13,29 @@ UNCOUNTED = {"step records", "observation off", "rank count", "recorded"}
 
 
 def reducing_steps(aligned: AlignedRun) -> NDArray[np.int64] | None:
-    """The steps of each rank that reduced gradients, (ranks,); None: some rank was not recorded from begin to end."""
+    """The steps of each rank in which gradients were reduced, (ranks,); None: some rank was not recorded to its end.
+
+    They go from the first step whose reduction is known to the last. A step between them without one is counted: its
+    reduction was not recorded, as of layers that did not run, or is not due in each step, as in local SGD. A rank with
+    such steps may also have them at its begin and end, so there its number is taken to be up to the most of a rank.
+    """
     run = aligned.data
-    logs = [run.events.get(rank) for rank in range(run.record.ranks)]
+    ranks = run.record.ranks
+    logs = [run.events.get(rank) for rank in range(ranks)]
     if not aligned.complete or any(log is None or log.end is None for log in logs):
         return None
     if any(gap.kind in UNCOUNTED for gap in run.gaps):
         return None
     reduced = aligned.reductions.select("rank", "step").unique()
-    return np.bincount(reduced["rank"].to_numpy(), minlength=run.record.ranks)
+    known = _by_rank(reduced, ranks)
+    ends = reduced.group_by("rank").agg(pl.col("step").min().alias("first"), pl.col("step").max().alias("last"))
+    steps = aligned.steps.select("rank", "step")
+    inside = steps.join(ends, on="rank").filter(pl.col("step").is_between("first", "last"))
+    surely = _by_rank(inside, ranks)
+    at_most = np.where((known == 0) | (surely > known), _by_rank(steps, ranks), surely)
+    counts: NDArray[np.int64] = np.minimum(at_most, surely.max())
+    return counts
+
+
+def _by_rank(rows: pl.DataFrame, ranks: int) -> NDArray[np.int64]:
+    return np.bincount(rows["rank"].to_numpy(), minlength=ranks)

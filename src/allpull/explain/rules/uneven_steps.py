@@ -6,8 +6,9 @@ What it is
     nothing.
 
 How it is found
-    By the steps of each rank that reduced gradients, over the whole run: the rank with the most has 2 % more than the
-    mean, and two steps more at least. All ranks have to be recorded to their end.
+    By the steps of each rank from its first reduction of gradients to its last: the rank with the most has 2 % more
+    than the mean, and two steps more at least. A step whose reduction was not recorded (of layers that did not run) is
+    a step. All ranks have to be recorded to their end.
 
 What it costs
     What the others wait is in no step of theirs, so nothing is replayed. If all steps take alike, training takes the

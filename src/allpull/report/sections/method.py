@@ -21,6 +21,7 @@ REASONS = {
     "checkpoint": "contain a checkpoint",
     "resumed": "first after resuming",
     "not_on_all_ranks": "not recorded by every rank",
+    "ragged": "short last batch of an epoch",
 }
 DEFINITIONS = {
     "Steady window": (

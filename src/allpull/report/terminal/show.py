@@ -36,6 +36,7 @@ BOUNDARIES = {
     "loader.next": "the next batch after a backward pass, because no update of parameters was observed",
     "backward": "each backward pass, because no update of parameters was observed",
 }
+LEFT_OUT = {"ragged": "short last batch"}
 PARTS = {
     "marks": "marks of the program",
     "loaders": "loaders",
@@ -201,7 +202,9 @@ def _amount(run: RunMetrics) -> Iterator[str]:
     if observed is None or not observed.steps:
         return
     samples = "" if observed.samples is None else f", {observed.samples:,} samples"
-    left_out = ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in run.steady.left_out.items())
+    left_out = ", ".join(
+        f"{count:,} {LEFT_OUT.get(reason, reason.replace('_', ' '))}" for reason, count in run.steady.left_out.items()
+    )
     steady = f"; {run.steady.used:,} steady" + (f", left out: {left_out}" if left_out else "")
     epochs = f" in {counted(observed.epochs, 'epoch')}" if observed.epochs else ""
     yield f"{counted(observed.steps, 'step')}{epochs}{samples}{steady}."
