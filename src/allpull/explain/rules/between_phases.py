@@ -8,8 +8,8 @@ How it is found
     collects garbage and torch.compile compiles: if that covers half of it, the title names it.
 
 What it costs
-    At most what the replay without it saves, as far as ranks have it in common: some of this work is necessary. What
-    one rank takes longer than the others is `slow-rank`.
+    At most what the replay without it saves, as far as ranks have it in common, with its jitter: some of this work is
+    necessary. What one rank takes longer than the others is `slow-rank`.
 
 What to do
     Find out what it is: mark it (`with allpull.marks.phase("metrics"):`), or look at a profiler window
@@ -31,7 +31,8 @@ from allpull.explain.evidence.stalls import explained_shares
 from allpull.explain.remedy import joined
 from allpull.explain.remedy_text import mark_or_trace
 from allpull.explain.rules.common_stall import CAUSES, against
-from allpull.replay.whatif.work import lower_median, without_common
+from allpull.replay.whatif.levels import without_shared
+from allpull.replay.whatif.work import lower_median
 from allpull.units import show_time
 
 LEAST = 0.05  # of a step: any loop does some work between its phases
@@ -42,7 +43,7 @@ def find(facts: Facts) -> list[Candidate]:
     other_s = float(lower_median(facts.mean_s("other")))
     if other_s < LEAST * facts.step_s or not is_work(facts.window, "other"):
         return []
-    without = partial(without_common, phases=("other",))
+    without = partial(without_shared, phases=("other",))
     covered = explained_shares(facts.window.per_step("other"), facts.stalls.seconds)
     causes = [CAUSES[cause] for cause in covered]
     return [
