@@ -18,7 +18,7 @@ How it is found
 
 What it costs
     The replay in which every rank deviates from its usual step as little as an undisturbed rank, estimated from the
-    fastest ranks of that step, after persistently slow ranks are corrected. With eight ranks or more whose deviations
+    fastest ranks of that step, after persistently slow ranks are corrected. With three ranks or more whose deviations
     are as large downwards as upwards, ranks keep the jitter of a usual machine, or get equal work where it varies by
     more than that. Where a rank is late in every step, and nothing says why, the interval begins where the work of
     each step is shared out equally. Where hosts pace their accelerators, that is an upper bound.
