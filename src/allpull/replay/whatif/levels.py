@@ -1,4 +1,4 @@
-"""What if ranks worked at another level, that of the first steps or none, and what else they lose had stayed?
+"""What-if questions about levels of work: as at first, or without what ranks share; other losses stay as they are.
 
 Each rank is compared with itself: a rank that is late by a constant time takes that time before and after the change,
 and one that is slow by a factor changes by more. So neither is scaled; its change of level is subtracted. Only a rank
