@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.oracle.simulator import CallLog, History, PassLog, StepLog
-from tests.oracle.training import Training
+from tests.oracle.training import Times, Training
 
 VERSION = "1.5"
 BUDGET = 1 << 30
@@ -35,6 +35,7 @@ class Recording:
     buckets: bool = True  # when each was ready, not only the last gradient
     reductions: bool = True  # all of a step, not only the last one
     queued_s: tuple[float, ...] = ()  # for which the thread of each rank waits for a CPU, per step
+    queued_by_step_s: Times | None = None  # the same in each step, (ranks, steps)
 
     offsets_s: tuple[float, ...] = ()  # by how much the clock of each host is ahead of the first
     drift: tuple[float, ...] = ()  # by how much it is faster
@@ -191,7 +192,7 @@ def _step(history: History, recording: Recording, rank: int, step: int, log: Ste
             f"{phase}_ns": _ns(log.phases[phase]) if phase in log.phases else None
             for phase in ("copy", "evaluation", "checkpoint")
         },
-        "queued_ns": _ns(recording.queued_s[rank]) if recording.queued_s else 0,
+        "queued_ns": _queued_ns(recording, rank, step),
         "tags": tags,
         "backward_passes": len(training.passes),
     }
@@ -209,6 +210,12 @@ def _step(history: History, recording: Recording, rank: int, step: int, log: Ste
     if log.calls:
         record["collective_ns"] = _ns(sum(call.end - call.begin for call in log.calls))
     return record
+
+
+def _queued_ns(recording: Recording, rank: int, step: int) -> int:
+    if recording.queued_by_step_s is not None:
+        return _ns(float(recording.queued_by_step_s[rank, step]))
+    return _ns(recording.queued_s[rank]) if recording.queued_s else 0
 
 
 def _ready(one: PassLog, recording: Recording, clock: Clock) -> list[int]:

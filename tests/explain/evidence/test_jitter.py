@@ -21,9 +21,15 @@ def test_a_late_rank_in_each_step_does_not_enlarge_the_jitter() -> None:
     assert jitter(deviations).sd_s == pytest.approx(0.001, rel=0.05)
 
 
-@pytest.mark.parametrize("ranks", [8, 64])
+@pytest.mark.parametrize("ranks", [3, 4, 8, 64])
 def test_delays_have_a_lower_end_and_unequal_work_has_none(ranks: int) -> None:
     rng = np.random.default_rng(2)
     delays, work = rng.exponential(0.01, (200, ranks)), rng.normal(0.1, 0.01, (200, ranks))
     assert jitter(delays - np.median(delays, axis=0)).symmetric == pytest.approx(0.0, abs=0.1)
     assert jitter(work - np.median(work, axis=0)).symmetric == pytest.approx(1.0, abs=0.1)
+
+
+def test_few_deviations_and_two_ranks_do_not_tell_which_it_is() -> None:
+    work = np.random.default_rng(2).normal(0.1, 0.01, (400, 4))
+    assert jitter(work[:60]).symmetric == 0.0
+    assert jitter(work[:, :2]).symmetric == 0.0

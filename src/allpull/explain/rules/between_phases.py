@@ -8,7 +8,7 @@ How it is found
     collects garbage and torch.compile compiles: if that covers half of it, the title names it.
 
 What it costs
-    At most what the replay without it saves, as far as ranks have it in common: some of this work is necessary. What
+    At most what the replay without it saves, as far as ranks have it in common, with its jitter: some of this work is necessary. What
     one rank takes longer than the others is `slow-rank`. Where garbage collection covers half of it, the replay in
     which no rank collects garbage between phases: that is known of each rank and step, and none of it is necessary. An
     accelerator is then also fed in time, in the upper end of the interval.
@@ -33,7 +33,8 @@ from allpull.explain.evidence.stalls import COLLECTION, MOST, explained_shares
 from allpull.explain.remedy import joined
 from allpull.explain.remedy_text import mark_or_trace
 from allpull.explain.rules.common_stall import CAUSES, against
-from allpull.replay.whatif.work import lower_median, without_common, without_pacing, without_part
+from allpull.replay.whatif.levels import without_shared
+from allpull.replay.whatif.work import lower_median, without_pacing, without_part
 from allpull.replay.window import Window
 from allpull.units import show_time
 
@@ -45,7 +46,7 @@ def find(facts: Facts) -> list[Candidate]:
     other_s = float(lower_median(facts.mean_s("other")))
     if other_s < LEAST * facts.step_s or not is_work(facts.window, "other"):
         return []
-    without: Removal = partial(without_common, phases=("other",))
+    without: Removal = partial(without_shared, phases=("other",))
     bounds: tuple[Removal, Removal] | None = (as_recorded, without)
     covered = explained_shares(facts.window.per_step("other"), facts.stalls.seconds)
     if covered.get(COLLECTION, 0.0) >= MOST:

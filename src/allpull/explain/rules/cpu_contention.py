@@ -15,10 +15,10 @@ How it is found
 
 What it costs
     The replay with computation shortened by the time waited. Where all ranks wait, that is an upper bound, and is
-    reported as one: the thread may also have been late to leave a collective, which is not computation; and in sums
-    over threads, helper threads may wait without delaying anything. With accelerators, only the time that they wait for
-    their hosts can become shorter. Within one host whose ranks exchange less than 50 MB/s, the exchange waits for CPUs,
-    too, and the bound includes it.
+    reported as one: it is without all waiting of each rank in each step, but the thread may also have been late to
+    leave a collective, which is not computation; and in sums over threads, helper threads may wait without delaying
+    anything. With accelerators, only the time that they wait for their hosts can become shorter. Within one host whose
+    ranks exchange less than 50 MB/s, the exchange waits for CPUs, too, and the bound includes it.
 
 What to do
     Where other programs keep the CPUs busy, which the evidence tells apart from the job's own use: run when they have
@@ -46,7 +46,9 @@ from allpull.explain.evidence.cpu_waiting import (
     COMPUTING,
     CROWDED,
     all_wait,
+    held_up,
     is_known_per_step,
+    is_work,
     per_step,
     shortened,
     waiting_share,
@@ -57,7 +59,7 @@ from allpull.explain.remedy import Action, joined, sentence, within
 from allpull.explain.remedy_text import exclusive, fewer_ranks, own_cores, quoted, threads
 from allpull.replay.whatif.balanced import like_median
 from allpull.replay.whatif.network import without_transfer
-from allpull.replay.whatif.work import scaled
+from allpull.replay.whatif.work import scaled, shortened_by_step
 from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
 from allpull.units import percent, show_time
@@ -77,7 +79,7 @@ def find(facts: Facts) -> list[Candidate]:
     if facts.late.contended:
         return [_some(facts, shares)]
     crowded = facts.crowded_share
-    return [_all(facts, crowded)] if crowded is not None and all_wait(facts.window, facts.machine) else []
+    return [_all(facts, crowded, shares)] if crowded is not None and all_wait(facts.window, facts.machine) else []
 
 
 def _some(facts: Facts, shares: Floats) -> Candidate:
@@ -126,9 +128,9 @@ def _median_of_others(shares: Floats, ranks: tuple[int, ...]) -> float:
     return float(np.median(np.delete(shares, ranks)))
 
 
-def _all(facts: Facts, crowded: float) -> Candidate:
+def _all(facts: Facts, crowded: float, shares: Floats) -> Candidate:
     waited_s = crowded * facts.step_s
-    without = _uncrowded(facts, waited_s)
+    without = _uncrowded(facts, shares)
     if exchange_waits_for_cpus(facts):
         without = partial(_exchanged_at_once, uncrowded=without)
     what, source = _counted(facts)
@@ -207,10 +209,18 @@ def _exchanged_at_once(window: Window, uncrowded: Removal) -> Window:
     return without_transfer(uncrowded(window))
 
 
-def _uncrowded(facts: Facts, waited_s: float) -> Removal:
-    """Work on CPUs is shorter by ``waited_s`` per step, as far as possible, on all ranks."""
-    phases = ON_HOSTS if "host" in facts.window.work else ON_CPUS
-    on_cpus_s = per_step(facts.window, phases).mean(axis=0)
-    gone_s = np.minimum(waited_s, AT_MOST * on_cpus_s)
+def _uncrowded(facts: Facts, shares: Floats) -> Removal:
+    """Work on CPUs is shorter by all waiting, that of each rank in each step where it is known; as far as possible."""
+    window, machine = facts.window, facts.machine
+    held_s = held_up(window, machine)
+    if held_s is not None:
+        phases = tuple(name for name in COMPUTING if is_work(window, name))
+        computing_s = per_step(window, phases)
+        gone_s = np.minimum(held_s, AT_MOST * computing_s)
+        kept: Floats = 1 - np.divide(gone_s, computing_s, out=np.zeros_like(computing_s), where=computing_s > 0)
+        return partial(shortened_by_step, kept=dict.fromkeys(phases, kept))
+    phases = ON_HOSTS if "host" in window.work else ON_CPUS
+    on_cpus_s = per_step(window, phases).mean(axis=0)
+    gone_s = np.minimum(shares / max(1, machine.started or 1) * facts.step_s, AT_MOST * on_cpus_s)
     left: Floats = 1 - np.divide(gone_s, on_cpus_s, out=np.zeros_like(on_cpus_s), where=on_cpus_s > 0)
     return partial(scaled, phases=phases, factor=left)

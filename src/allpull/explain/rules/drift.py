@@ -11,7 +11,9 @@ How it is found
     are in the evidence where they were sampled.
 
 What it costs
-    The replay in which phases take no longer after that step than before it, or no longer than at first.
+    The replay in which phases take no longer after that step than before it, or no longer than at first. Each rank is
+    compared with itself: the constant delay of a late rank, stalls and pauses stay as they are. The interval allows two
+    standard errors of the levels of each rank.
 
 What to do
     Where clocks fell: cooling and power limits, `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE`. Otherwise see what
@@ -38,14 +40,14 @@ from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.remedy import Action, sentence
 from allpull.explain.remedy_text import WHERE, clocks
-from allpull.replay.whatif.work import as_before, levels
+from allpull.replay.whatif.levels import USUAL, as_before, levels
 from allpull.replay.window import Bools
 from allpull.schema.explained import Evidence
 from allpull.units import percent
 
 SLOWER, SLOWER_ON_CPUS = 0.05, 0.15  # of the level before: healthy levels wander by less
 DEVIATIONS = 5.0  # standard errors of the difference: the change point is the best of many
-USUAL = 1.5  # times the median: stalls beyond it do not move a level
+SURE = 2.0  # standard errors of a rank's change of level: the price is that of changes within them
 SENSORS = {
     "clock_hz": ("clock of the accelerators", "Hz"),
     "power_w": ("power of an accelerator", "W"),
@@ -75,6 +77,7 @@ def find(facts: Facts) -> list[Candidate]:
     since = int(rows[cut])
     after = np.arange(window.steps.size) >= since
     when = "Little by little" if at is None else f"From step {window.steps[since]:,} on"
+    without = partial(as_before, since=since if at is not None else None, phases=phases)
     grown = most_grown(facts, phases, after & ~window.odd, ~after & ~window.odd)
     sensed = _sensed(facts, after)
     clock_before, clock_after = sensed.get("clock_hz", (0.0, 0.0))
@@ -89,7 +92,8 @@ def find(facts: Facts) -> list[Candidate]:
                 seconds("the same, at the end", last_s, facts.span),
                 *_sensor_evidence(facts, sensed),
             ),
-            without=partial(as_before, since=since if at is not None else None, phases=phases),
+            without=without,
+            bounds=(partial(without, errors=-SURE), partial(without, errors=SURE)),
         )
     ]
 

@@ -74,29 +74,6 @@ def without_stalls(window: Window, stalls: Bools, phases: Collection[str]) -> Wi
     return shortened_by_step(window, kept)
 
 
-def as_before(window: Window, since: int | None, phases: Collection[str]) -> Window:
-    """Ranks take no longer in ``phases`` than they usually did before row ``since`` of the steps.
-
-    ``since`` None: they took longer little by little, and take as long as at first, by a line through all steps.
-    """
-    kept: dict[str, Floats] = {}
-    for name in phases:
-        if name in window.work:
-            level_s = levels(lower_median(window.per_step(name)), since)
-            factor = np.divide(level_s[0], level_s, out=np.ones_like(level_s), where=level_s > 0)
-            kept[name] = np.clip(factor, 0.0, 1.0)[:, None]
-    return shortened_by_step(window, kept)
-
-
-def levels(series: Floats, since: int | None) -> Floats:
-    """The level of ``series`` (steps,) at each step: its medians before and from ``since`` on, or for None a line."""
-    place = np.arange(series.size)
-    if since is not None:
-        return np.where(place < since, np.median(series[:since]), np.median(series[since:]))
-    slope, first = np.polynomial.polynomial.polyfit(place, series, 1)[::-1]
-    return np.asarray(first + slope * place)
-
-
 def without_pacing(window: Window, most_s: float = np.inf) -> Window:
     """Devices never wait for their hosts to issue work: what passed while hosts were still issuing takes no time.
 
