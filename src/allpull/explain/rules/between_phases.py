@@ -8,10 +8,10 @@ How it is found
     collects garbage and torch.compile compiles: if that covers half of it, the title names it.
 
 What it costs
-    At most what the replay without it saves, as far as ranks have it in common, with its jitter: some of this work is necessary. What
-    one rank takes longer than the others is `slow-rank`. Where garbage collection covers half of it, the replay in
-    which no rank collects garbage between phases: that is known of each rank and step, and none of it is necessary. An
-    accelerator is then also fed in time, in the upper end of the interval.
+    At most what the replay without it saves, as far as ranks have it in common, with its jitter: some of this work is
+    necessary. What one rank takes longer than the others is `slow-rank`. Where garbage collection covers half of it,
+    the replay in which no rank collects garbage between phases: that is known of each rank and step, and none of it is
+    necessary. An accelerator is then also fed in time, in the upper end of the interval.
 
 What to do
     Find out what it is: mark it (`with allpull.marks.phase("metrics"):`), or look at a profiler window

@@ -109,7 +109,7 @@ def find(facts: Facts) -> list[Candidate]:
     collects = tuple(share("the part of it in garbage collection", part, facts.span) for part in covered.values())
     remedy = COLLECT_TOGETHER if collects else _quiet(facts)
     without: Removal = partial(undisturbed, phases=phases, usual=usual, keeps_jitter=not varies)
-    if are_single(deviations):
+    if are_single(deviations) and not paced_ranks(window).any():  # where hosts pace, the price is an upper bound
         without = partial(undelayed, phases=phases)
     return [
         Candidate(
