@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
+from allpull.replay.leave_one_out import beyond_others
 from allpull.replay.useful import COMPUTE, sequential
 from allpull.replay.window import CALL, REDUCE, Bools, Window
 
@@ -65,6 +66,20 @@ def without_stalls(window: Window, stalls: Bools, phases: Collection[str]) -> Wi
             left_s = np.maximum(seconds - excess_s, 0.0)
             kept[name] = np.divide(left_s, seconds, out=np.ones_like(seconds), where=seconds > 0)
     return shortened_by_step(window, kept)
+
+
+def left_of(phases_s: Mapping[str, Floats], gone_s: Floats) -> dict[str, Floats]:
+    """Phase → share of its time that is left if ranks take ``gone_s`` less in each step; all (steps, ranks).
+
+    What is gone is taken from ``phases_s`` by how much a rank exceeds the others in each.
+    """
+    excess = {name: np.maximum(beyond_others(seconds), 0.0) for name, seconds in phases_s.items()}
+    total_s = sum(excess.values(), start=np.zeros_like(gone_s))
+    part = np.divide(np.minimum(gone_s, total_s), total_s, out=np.zeros_like(gone_s), where=total_s > 0)
+    return {
+        name: 1 - np.divide(part * excess[name], seconds, out=np.zeros_like(seconds), where=seconds > 0)
+        for name, seconds in phases_s.items()
+    }
 
 
 def as_before(window: Window, since: int | None, phases: Collection[str]) -> Window:
