@@ -8,7 +8,7 @@ additional work
   (a rank may then be both contended and slow), otherwise by the share of its lateness that it explains. When in a step
   it waited is not known: a rank is slow only if it is so wherever the waiting fell;
 - stalls that a rank recorded are ``stalled`` where they are most of its lateness; what it waited for a CPU meanwhile is
-  part of them, in proportion to time;
+  part of them;
 - what a rank computes longer because it is paced by a host that issues as fast as the others is nobody's, and what its
   device may have waited for its host after late batches is its loader's;
 - what all ranks of one host have, and no rank of another host, belongs to ``slow_hosts``;
@@ -95,9 +95,8 @@ def late_ranks(window: Window, machine: Machine, blame: Blame | None = None, sta
     least_s = NEGLIGIBLE * step_s(window)
     stalled = held_up_alone(own_s, stalls or Stalls(), least_s)
     if stalled.seconds is not None:
-        left = 1 - np.divide(stalled.seconds, own_s, out=np.zeros_like(own_s), where=own_s > 0)
+        held_s, surely_s = (None if one is None else stalled.beside(own_s, one) for one in (held_s, surely_s))
         own_s = own_s - stalled.seconds
-        held_s, surely_s = (None if waited_s is None else waited_s * left for waited_s in (held_s, surely_s))
     computing = outliers(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     own = not_only_paced(window)
     is_whole = bool(uneven or stalled.ranks)

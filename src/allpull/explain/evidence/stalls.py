@@ -60,6 +60,26 @@ class HeldUp:
     causes: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
     seconds: Floats | None = None
 
+    @property
+    def late(self) -> frozenset[int]:
+        """The numbers of the ranks."""
+        return frozenset(one.rank for one in self.ranks)
+
+    def beside(self, own_s: Floats, waited_s: Floats) -> Floats:
+        """How much of ``waited_s`` is not part of stalls, of ranks that work ``own_s``; all (steps, ranks).
+
+        In a step with a stall it is no more than usual, nor than in proportion to time.
+        """
+        if self.seconds is None:
+            return waited_s
+        share = np.divide(self.seconds, own_s, out=np.zeros_like(own_s), where=own_s > 0)
+        beside_s = waited_s * (1 - share)
+        for rank in self.late:
+            stalls = self.seconds[:, rank] > 0
+            if not stalls.all():
+                beside_s[stalls, rank] = np.minimum(beside_s[stalls, rank], np.median(waited_s[~stalls, rank]))
+        return beside_s
+
 
 def held_up_alone(own_s: Floats, stalls: Stalls, least_s: float) -> HeldUp:
     """The ranks whose ``own_s`` (steps, ranks) stands out, most of it by ``stalls``; by ``least_s`` per step or more.

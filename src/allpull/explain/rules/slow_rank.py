@@ -55,7 +55,7 @@ from allpull.explain.remedy import Action, joined, sentence, shell
 from allpull.explain.remedy_text import WHERE, clocks, leave_out, quoted
 from allpull.explain.rules.common_stall import CAUSES, against
 from allpull.replay.whatif.balanced import like_median, not_above_median
-from allpull.replay.whatif.work import left_of, scaled, shortened_by_step
+from allpull.replay.whatif.work import by_excess, scaled, shorter_by
 from allpull.schema.explained import Evidence
 from allpull.units import counted
 
@@ -99,9 +99,8 @@ def _held_up(group: Group, facts: Facts, stalled_s: Floats) -> Candidate:
     phases = {name: facts.window.per_step(name) for name in COMPUTING if name in facts.window.work}
     phases = {name: seconds for name, seconds in phases.items() if is_work(facts.window, name)}
     mine_s = np.where(np.isin(np.arange(facts.window.ranks), ranks), stalled_s, 0.0)
-    left = left_of(phases, mine_s)
-    gone_s = {name: float(((1 - left[name]) * phases[name])[:, ranks].mean()) for name in phases}
-    where = WHERE[max(gone_s, key=lambda name: gone_s[name])]
+    gone_s = by_excess(phases, mine_s)
+    where = WHERE[max(gone_s, key=lambda name: float(gone_s[name].sum()))]
     is_one = len(ranks) == 1
     stall = f"{facts.on(ranks[0])} stalls" if is_one else f"{named(ranks, facts.machine)} stall"
     held = np.asarray((mine_s > 0).any(axis=1), dtype=np.bool_)
@@ -121,7 +120,7 @@ def _held_up(group: Group, facts: Facts, stalled_s: Floats) -> Candidate:
             ),
             *waiting_evidence(ranks, facts),
         ),
-        without=partial(shortened_by_step, kept=left),
+        without=partial(shorter_by, gone_s=gone_s),
         ranks=group.ranks,
         rare=held,
     )
@@ -245,7 +244,11 @@ def _without(group: Group, facts: Facts) -> Removal:
         factor = max(0.0, 1 - one.size.value / own_s) if own_s > 0 else 1.0
         return partial(scaled, phases=COMPUTING, factor=factor, ranks=group.ranks)
     if one.rank in _with_other_causes(facts) or len(facts.late.computing) == facts.window.ranks:
-        return partial(shortened, gone_s={member.rank: member.size.value for member in group.members})
+        return partial(
+            shortened,
+            gone_s={member.rank: member.size.value for member in group.members},
+            evenly=facts.late.stalled.late,
+        )
     return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=facts.late.computing)
 
 

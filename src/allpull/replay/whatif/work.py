@@ -68,18 +68,26 @@ def without_stalls(window: Window, stalls: Bools, phases: Collection[str]) -> Wi
     return shortened_by_step(window, kept)
 
 
-def left_of(phases_s: Mapping[str, Floats], gone_s: Floats) -> dict[str, Floats]:
-    """Phase → share of its time that is left if ranks take ``gone_s`` less in each step; all (steps, ranks).
+def by_excess(phases_s: Mapping[str, Floats], gone_s: Floats) -> dict[str, Floats]:
+    """``gone_s`` of each step, shared out among ``phases_s`` by how much a rank exceeds the others in each.
 
-    What is gone is taken from ``phases_s`` by how much a rank exceeds the others in each.
+    All (steps, ranks).
     """
     excess = {name: np.maximum(beyond_others(seconds), 0.0) for name, seconds in phases_s.items()}
     total_s = sum(excess.values(), start=np.zeros_like(gone_s))
     part = np.divide(np.minimum(gone_s, total_s), total_s, out=np.zeros_like(gone_s), where=total_s > 0)
-    return {
-        name: 1 - np.divide(part * excess[name], seconds, out=np.zeros_like(seconds), where=seconds > 0)
-        for name, seconds in phases_s.items()
-    }
+    return {name: part * seconds for name, seconds in excess.items()}
+
+
+def shorter_by(window: Window, gone_s: Mapping[str, Floats]) -> Window:
+    """``window`` with phases shorter by ``gone_s``, phase → (steps, ranks), as far as they last that long."""
+    kept = {}
+    for name, gone in gone_s.items():
+        if name in window.work:
+            seconds = window.per_step(name)
+            left_s = np.maximum(seconds - gone, 0.0)
+            kept[name] = np.divide(left_s, seconds, out=np.ones_like(seconds), where=seconds > 0)
+    return shortened_by_step(window, kept)
 
 
 def as_before(window: Window, since: int | None, phases: Collection[str]) -> Window:
