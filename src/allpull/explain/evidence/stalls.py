@@ -73,7 +73,7 @@ class HeldUp:
         if self.seconds is None:
             return waited_s
         share = np.divide(self.seconds, own_s, out=np.zeros_like(own_s), where=own_s > 0)
-        beside_s = waited_s * (1 - share)
+        beside_s: Floats = waited_s * (1 - share)
         for rank in self.late:
             stalls = self.seconds[:, rank] > 0
             if not stalls.all():
@@ -85,12 +85,13 @@ def held_up_alone(own_s: Floats, stalls: Stalls, least_s: float) -> HeldUp:
     """The ranks whose ``own_s`` (steps, ranks) stands out, most of it by ``stalls``; by ``least_s`` per step or more.
 
     A stall counts as far as the rank works longer than the others in that step: compilation in another thread delays
-    nothing, and what all ranks have in common makes none late.
+    nothing, and what all ranks have in common makes none late. Where a stall covers most of the excess of a step, what
+    the rank takes beyond its usual excess belongs to it: cold caches, and kernels that are tuned or captured again.
     """
     if not stalls.seconds or own_s.shape[1] < 2:
         return HeldUp()
     excess_s = np.maximum(beyond_others(own_s), 0.0)
-    stalled_s = np.minimum(excess_s, sum(stalls.seconds.values()))
+    stalled_s = _with_after_effects(excess_s, sum(stalls.seconds.values(), start=np.zeros_like(excess_s)))
     late, causes = [], {}
     for one in outliers(own_s).ranks:
         mine_s, size = stalled_s[:, one.rank], mean_interval(stalled_s[:, one.rank])
@@ -108,6 +109,19 @@ def held_up_alone(own_s: Floats, stalls: Stalls, least_s: float) -> HeldUp:
         causes=causes,
         seconds=np.where(chosen, stalled_s, 0.0),
     )
+
+
+def _with_after_effects(excess_s: Floats, paused_s: Floats) -> Floats:
+    """How long ranks are held up beyond the others by ``paused_s``, as recorded; all (steps, ranks)."""
+    recorded_s: Floats = np.minimum(excess_s, paused_s)
+    held_s = recorded_s.copy()
+    for rank in np.flatnonzero(recorded_s.any(axis=0)):
+        stalls = recorded_s[:, rank] > 0
+        usual_s = 0.0 if stalls.all() else float(np.median(excess_s[~stalls, rank]))
+        most = recorded_s[:, rank] >= MOST * excess_s[:, rank]
+        whole_s = np.maximum(recorded_s[:, rank], excess_s[:, rank] - usual_s)
+        held_s[:, rank] = np.where(stalls & most, whole_s, recorded_s[:, rank])
+    return held_s
 
 
 def explained_shares(lost_s: Floats, paused_s: Mapping[str, Floats]) -> dict[str, float]:
