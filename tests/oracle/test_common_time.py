@@ -114,6 +114,33 @@ def test_files_that_are_written_in_a_stall(judge: Judge, written_bytes: int, nam
     assert ("write files" in found.title) is named
 
 
+@pytest.mark.parametrize("where", ["cpu", "device"])
+def test_files_that_are_read_all_the_time_are_no_cause(judge: Judge, where: str) -> None:
+    """Hosts issue ahead of their devices, so steps take another time there than on devices."""
+    stalled, healthy = stalled_for_3_s(where)
+
+    def usage(_: int, at: float) -> dict[str, Any]:
+        return {"processes": 1, "storage_read_bytes": round(2_000_000 * at), "storage_write_bytes": 0}
+
+    found = judge(stalled, healthy, Recording(usage=usage, sample_s=0.25)).finding("common-stall", ranks=[])
+    assert "files" not in found.title
+    assert not [line for line in found.evidence if line.unit == "bytes/s"]
+
+
+@pytest.mark.parametrize("where", ["cpu", "device"])
+@pytest.mark.parametrize(("cause", "remedy"), [("compilation", "TORCH_LOGS"), ("garbage_collection", "gc.freeze()")])
+def test_stalls_of_one_rank(judge: Judge, cause: str, remedy: str, where: str) -> None:
+    """Every sixth step rank 1 stalls for 0.5 s, and in each step it waits for a CPU for 10 ms."""
+    healthy = place(even(ranks=4, steps=62, forward_s=0.020, backward_s=0.036, jitter=0.02), where)
+    stalled = healthy.later("forward", 0.5, rank=1, steps=slice(6, None, 6))
+    pauses = tuple((1, step, cause, 0.5) for step in range(6, 62, 6))
+    judged = judge(stalled, healthy, Recording(stalls=pauses, queued_s=(0.0, 0.010, 0.0, 0.0)))
+    found = judged.finding("slow-rank", ranks=[1])
+    assert_priced(found, judged.truth, 0.03)
+    assert remedy in found.remedy
+    assert "cpu-contention" not in [one.rule for one in judged.explained.findings]
+
+
 def slower_by(training: Training, share: float, steps: slice) -> Training:
     """All ranks compute longer by ``share`` in ``steps``."""
     for phase in ("forward", "backward"):

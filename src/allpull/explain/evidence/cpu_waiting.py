@@ -8,13 +8,13 @@ work, and in a rehearsal it stands for an accelerator: there, too, only the coun
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.machine import Machine
-from allpull.replay.whatif.work import lower_median, scaled
+from allpull.replay.whatif.work import lower_median, shortened_by_step
 from allpull.replay.window import Window
 
 COMPUTING = ("copy", "forward", "backward", "optimizer", "host", "other")
@@ -109,13 +109,17 @@ def all_wait(window: Window, machine: Machine) -> bool:
     return crowded is not None and crowded >= least
 
 
-def shortened(window: Window, gone_s: Mapping[int, float]) -> Window:
-    """The ranks of ``gone_s`` compute that many seconds per step less, whatever was removed from ``window`` before."""
-    own_s = per_step(window, COMPUTING).mean(axis=0)
-    factors = np.ones(window.ranks)
+def shortened(window: Window, gone_s: Mapping[int, float], evenly: Collection[int] = ()) -> Window:
+    """The ranks of ``gone_s`` compute that many seconds per step less, whatever was removed from ``window`` before.
+
+    Long steps are shortened by more than short ones; on ranks ``evenly``, which stall, all by the same.
+    """
+    own_s = per_step(window, COMPUTING)
+    mean_s, kept = own_s.mean(axis=0), np.ones_like(own_s)
     for rank, seconds in gone_s.items():
-        factors[rank] = max(0.0, 1 - seconds / own_s[rank]) if own_s[rank] > 0 else 1.0
-    return scaled(window, COMPUTING, factors)
+        base_s = own_s[:, rank] if rank in evenly else np.full(own_s.shape[0], mean_s[rank])
+        kept[:, rank] = np.maximum(0.0, 1 - np.divide(seconds, base_s, out=np.zeros_like(base_s), where=base_s > 0))
+    return shortened_by_step(window, dict.fromkeys(COMPUTING, kept))
 
 
 def is_crowded(rank: int, shares: Floats) -> bool:

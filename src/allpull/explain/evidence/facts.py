@@ -188,7 +188,7 @@ def gather(
         window=window,
         machine=machine,
         replayed=replay(window),
-        late=late_ranks(window, machine, blame),
+        late=late_ranks(window, machine, blame, stalls),
         network=network_of(machine, window) if network is None else network,
         first=first,
         blame=blame,

@@ -19,16 +19,21 @@ COUNTERS = ("storage_read_bytes", "storage_write_bytes")  # not those of calls, 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FileAccess:
-    """``moved_bytes`` (steps, ranks), between samples in proportion to time; they are ``interval_s`` apart."""
+    """``moved_bytes`` in the ``seconds`` of each step on its host, (steps, ranks), between samples in proportion.
+
+    A step on a device may take longer than its host, or less, so that bytes go with the time of the host. The samples
+    are ``interval_s`` apart.
+    """
 
     moved_bytes: Floats
+    seconds: Floats
     interval_s: float
 
 
 def file_access(run: RunData, steps: NDArray[np.int64]) -> FileAccess | None:
     """The file access of ``run`` in ``steps``; None unless every rank has samples before and after."""
     ranks = run.record.ranks
-    moved_bytes = np.zeros((steps.size, ranks))
+    moved_bytes, seconds = np.zeros((steps.size, ranks)), np.zeros((steps.size, ranks))
     intervals_s = []
     samples = run.counters.select("rank", "t_ns", *COUNTERS).drop_nulls(COUNTERS).sort("rank", "t_ns")
     within = of_steps(run.steps.select("rank", "step", "begin_ns", "end_ns"), steps).sort("rank", "step")
@@ -41,8 +46,9 @@ def file_access(run: RunData, steps: NDArray[np.int64]) -> FileAccess | None:
             return None
         edges = np.interp(edges_ns, sampled_ns, np.asarray(grown, dtype=np.float64))
         moved_bytes[:, rank] = edges[:, 1] - edges[:, 0]
+        seconds[:, rank] = (edges_ns[:, 1] - edges_ns[:, 0]) / NS_PER_S
         intervals_s.append(float(np.median(np.diff(sampled_ns))) / NS_PER_S)
-    return FileAccess(moved_bytes=moved_bytes, interval_s=max(intervals_s))
+    return FileAccess(moved_bytes=moved_bytes, seconds=seconds, interval_s=max(intervals_s))
 
 
 def _of_ranks(records: pl.DataFrame, ranks: int) -> Iterator[pl.DataFrame]:

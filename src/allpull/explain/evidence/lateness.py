@@ -7,6 +7,8 @@ additional work
 - waiting for a CPU, by the kernel's own count, is ``contended``: step by step, where it is known of the training thread
   (a rank may then be both contended and slow), otherwise by the share of its lateness that it explains. When in a step
   it waited is not known: a rank is slow only if it is so wherever the waiting fell;
+- stalls that a rank recorded are ``stalled`` where they are most of its lateness; what it waited for a CPU meanwhile is
+  part of them;
 - what a rank computes longer because it is paced by a host that issues as fast as the others is nobody's, and what its
   device may have waited for its host after late batches is its loader's;
 - what all ranks of one host have, and no rank of another host, belongs to ``slow_hosts``;
@@ -15,8 +17,7 @@ additional work
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.meetings import before_meetings
 from allpull.explain.evidence.outliers import Outlier, is_correlated, mean_interval, outliers
 from allpull.explain.evidence.pacing import for_host_s, may_be_starved, not_only_paced
+from allpull.explain.evidence.stalls import HeldUp, Stalls, held_up_alone
 from allpull.replay.blame import Blame
 from allpull.replay.leave_one_out import beyond_others
 from allpull.replay.whatif.work import lower_median
@@ -69,6 +71,7 @@ class LateRanks:
     loaders: tuple[Outlier, ...] = ()
     uneven: tuple[Uneven, ...] = ()
     unsure: tuple[Outlier, ...] = ()
+    stalled: HeldUp = field(default_factory=HeldUp)
     floor_s: float = float("inf")
     at_own_meetings: bool = False
     is_correlated: bool = False
@@ -76,7 +79,7 @@ class LateRanks:
     @property
     def computing(self) -> frozenset[int]:
         """All ranks that compute longer, whatever the cause: not part of the median of others."""
-        slow = (self.slow, self.contended, *(ranks for _, ranks in self.slow_hosts))
+        slow = (self.slow, self.contended, self.stalled.ranks, *(ranks for _, ranks in self.slow_hosts))
         return frozenset(one.rank for kind in slow for one in kind) | {one.rank for one in self.uneven}
 
     @property
@@ -85,27 +88,22 @@ class LateRanks:
         return frozenset(one.rank for one in self.loaders)
 
 
-def late_ranks(window: Window, machine: Machine, blame: Blame | None = None) -> LateRanks:
+def late_ranks(window: Window, machine: Machine, blame: Blame | None = None, stalls: Stalls | None = None) -> LateRanks:
     """Every rank of ``window`` whose work stands out; ``blame``: who waited for whom, None: not known."""
-    share = sample_shares(window)
-    by_sample = per_step(window, BY_SAMPLE)
-    rest = per_step(window, [name for name in COMPUTING if name not in BY_SAMPLE and is_work(window, name)])
-    fastest_s = by_sample[:, [int(by_sample.sum(axis=0).argmin())]]
-    uneven = _uneven(by_sample, fastest_s, share)
-    has_more = np.array([rank in {one.rank for one in uneven} for rank in range(window.ranks)], dtype=np.bool_)
-    held_s = held_up(window, machine)
-    own_s = np.where(has_more, np.maximum(by_sample / share, np.minimum(by_sample, fastest_s)), by_sample) + rest
-    batches = batch_work(window, machine)
-    if batches is not None:
-        own_s = own_s - batches.excess_s
-    surely_s = surely_held_up(window, machine)
-    computing = outliers(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
+    uneven, own_s = _own_work(window, machine)
+    held_s, surely_s = held_up(window, machine), surely_held_up(window, machine)
     least_s = NEGLIGIBLE * step_s(window)
+    stalled = held_up_alone(own_s, stalls or Stalls(), least_s)
+    if stalled.seconds is not None:
+        held_s, surely_s = (None if one is None else stalled.beside(own_s, one) for one in (held_s, surely_s))
+        own_s = own_s - stalled.seconds
+    computing = outliers(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     own = not_only_paced(window)
-    at_own_meetings = _before_different_meetings(window, machine, uneven, blame)
-    hidden = at_own_meetings or _in_different_phases(
-        window, own_s if held_s is None else np.maximum(own_s - held_s, 0.0)
-    )
+    is_whole = bool(uneven or stalled.ranks)
+    at_own_meetings = () if is_whole else _before_different_meetings(window, machine, blame)
+    hidden = at_own_meetings
+    if not hidden and not stalled.ranks:
+        hidden = _in_different_phases(window, own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     out = [
         one
         for one in hidden or computing.ranks
@@ -135,10 +133,27 @@ def late_ranks(window: Window, machine: Machine, blame: Blame | None = None) -> 
         loaders=tuple(one for one in _loaders(window, least_s) if one.size.value >= least_s),
         uneven=uneven,
         unsure=tuple(unsure),
+        stalled=stalled,
         floor_s=computing.floor_s,
         at_own_meetings=bool(at_own_meetings),
         is_correlated=is_correlated(own_s),
     )
+
+
+def _own_work(window: Window, machine: Machine) -> tuple[tuple[Uneven, ...], Floats]:
+    """The ranks with more samples, and the work of each rank, (steps, ranks), without what these take, or its batches.
+
+    Waiting for a CPU is part of it.
+    """
+    share = sample_shares(window)
+    by_sample = per_step(window, BY_SAMPLE)
+    rest = per_step(window, [name for name in COMPUTING if name not in BY_SAMPLE and is_work(window, name)])
+    fastest_s = by_sample[:, [int(by_sample.sum(axis=0).argmin())]]
+    uneven = _uneven(by_sample, fastest_s, share)
+    has_more = np.array([rank in {one.rank for one in uneven} for rank in range(window.ranks)], dtype=np.bool_)
+    own_s = np.where(has_more, np.maximum(by_sample / share, np.minimum(by_sample, fastest_s)), by_sample) + rest
+    batches = batch_work(window, machine)
+    return uneven, own_s if batches is None else own_s - batches.excess_s
 
 
 def _loaders(window: Window, least_s: float) -> tuple[Outlier, ...]:
@@ -174,15 +189,13 @@ def _in_different_phases(window: Window, own_s: Floats) -> tuple[Outlier, ...]:
     return tuple(sorted(late.values(), key=lambda one: -one.size.value))
 
 
-def _before_different_meetings(
-    window: Window, machine: Machine, uneven: Sequence[Uneven], blame: Blame | None
-) -> tuple[Outlier, ...]:
+def _before_different_meetings(window: Window, machine: Machine, blame: Blame | None) -> tuple[Outlier, ...]:
     """The late ranks, where more than half of all are, each before another meeting of a step; otherwise none.
 
     In the total of a step they hide each other, but the others wait for each at its own meeting. Waiting for a CPU may
-    fall before any of them. Ranks with more samples are compared as a whole.
+    fall before any of them. Where ranks have more samples, or stalls, all are compared as a whole, not so.
     """
-    if blame is None or uneven or not 1 < window.ranks < FEW_RANKS:
+    if blame is None or not 1 < window.ranks < FEW_RANKS:
         return ()
     held_s = held_up(window, machine)
     queued_s = np.zeros(window.ranks) if held_s is None else held_s.mean(axis=0)

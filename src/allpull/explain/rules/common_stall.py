@@ -7,11 +7,12 @@ What it is
 
 How it is found
     By the work that all ranks have in common in a step: that of the lower median rank. It stalls in steps in which this
-    is at least twice the usual (four times where CPUs compute), if these are at most 15 % of the steps. Steps with
-    an evaluation, a checkpoint or the first batch of an epoch are not counted. Ranks record how long Python collects
+    is at least twice the usual (four times where CPUs compute), if these are at most 15 % of the steps. Steps with an
+    evaluation, a checkpoint or the first batch of an epoch are not counted. Ranks record how long Python collects
     garbage and torch.compile compiles, and in which step CUDA's allocator retries: a cause is named if it covers a
     tenth of the stalled time of the lower median rank, and all that are named cover half of it. Files are named if
-    ranks read and write at four times their usual rate in stalls of two samples of the counters and more.
+    ranks read and write at four times their usual rate in stalls of two samples of the counters and more, both by the
+    time that steps take on their hosts.
 
 What it costs
     The replay in which stalled steps have no more common work than usual. The number of stalls is taken as it is: a
@@ -130,7 +131,7 @@ def _causes(facts: Facts, stalls: Bools, more_s: Floats) -> tuple[tuple[str, ...
     if covered:
         evidence = (share(f"stalled time in which {CAUSES[one]}", part, facts.span) for one, part in covered.items())
         return tuple(covered), tuple(evidence)
-    rates = _file_rates(facts, stalls, float(more_s.mean()))
+    rates = _file_rates(facts, stalls)
     if rates is not None and rates[0] >= max(BUSIER * rates[1], LEAST_BYTES_PER_S):
         whence = "counters of the ranks"
         return (FILES,), (
@@ -140,12 +141,18 @@ def _causes(facts: Facts, stalls: Bools, more_s: Floats) -> tuple[tuple[str, ...
     return (), ()
 
 
-def _file_rates(facts: Facts, stalls: Bools, stall_s: float) -> tuple[float, float] | None:
-    """File access of the lower median rank in stalls and elsewhere, bytes/s; None: not known, or stalls are short."""
-    if facts.files is None or stall_s < 2 * facts.files.interval_s:
+def _file_rates(facts: Facts, stalls: Bools) -> tuple[float, float] | None:
+    """File access of the lower median rank in stalls and elsewhere, bytes/s, each over the time of its host.
+
+    None: not known, or hosts do not stall for long enough in these steps.
+    """
+    files = facts.files
+    if files is None or float(np.median(lower_median(files.seconds)[stalls])) < 2 * files.interval_s:
         return None
-    moved_bytes, wall_s = lower_median(facts.files.moved_bytes), facts.window.wall_s.mean(axis=1)
-    in_stalls, elsewhere = (float(moved_bytes[steps].sum() / wall_s[steps].sum()) for steps in (stalls, ~stalls))
+    in_stalls, elsewhere = (
+        float(lower_median(files.moved_bytes[steps].sum(axis=0) / np.maximum(files.seconds[steps].sum(axis=0), 1e-9)))
+        for steps in (stalls, ~stalls)
+    )
     return in_stalls, elsewhere
 
 

@@ -6,12 +6,12 @@ What it is
 
 How it is found
     By the kernel's own count (`schedstat`) of how long the training thread was runnable without a CPU, step by step. It
-    is subtracted from the computation of each rank before ranks are compared. A rank is named if its waiting stands out
-    by a twentieth of the step, a quarter of which is certain to fall into its computation. Where at least half of the
-    ranks wait for a tenth of the time, the finding names all ranks. In runs recorded without this count, with
-    accelerators, and in rehearsals, the sum over all threads of a rank, as its host counts them, takes its place: the
-    finding names a late rank that waited twice as long as the others, and for most of its lateness; or all ranks, if
-    they waited for at least a quarter of the time.
+    is subtracted from the computation of each rank before ranks are compared; what a rank waits during its own stalls
+    is part of these (`slow-rank`). A rank is named if its waiting stands out by a twentieth of the step, a quarter of
+    which is certain to fall into its computation. Where at least half of the ranks wait for a tenth of the time, the
+    finding names all ranks. In runs recorded without this count, with accelerators, and in rehearsals, the sum over all
+    threads of a rank, as its host counts them, takes its place: the finding names a late rank that waited twice as long
+    as the others, and for most of its lateness; or all ranks, if they waited for at least a quarter of the time.
 
 What it costs
     The replay with computation shortened by the time waited. Where all ranks wait, that is an upper bound, and is
@@ -91,7 +91,7 @@ def _some(facts: Facts, shares: Floats) -> Candidate:
     per_step_known = is_known_per_step(facts.window, facts.machine)
     counted = "time without a CPU while computing" if per_step_known else "time of computation"
     without = (
-        partial(shortened, gone_s={one.rank: one.size.value for one in late})
+        partial(shortened, gone_s={one.rank: one.size.value for one in late}, evenly=facts.late.stalled.late)
         if per_step_known
         else partial(like_median, ranks=ranks, phases=COMPUTING, unlike=facts.late.computing)
     )

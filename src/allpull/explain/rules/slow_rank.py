@@ -11,22 +11,26 @@ How it is found
     largest one when ranks are relabelled at random, or if it pauses in every n-th step, at least four times. The
     waiting of the others is not used, so a delay inside backward is not mistaken for a slow network, nor a slow network
     for a late rank. Lateness that more samples, a slow loader or CPU contention explain is reported by their own rules,
-    and so is a host on which all ranks are slow. Three or more ranks that are late by nearly the same time in the same
-    phase are one finding. Where CPUs compute, a slow rank must cost at least 8 % of the step: interrupts and other
-    activity make cores differ by up to 7 %, and different ones in each run. A rank sleeps, rather than computes, where
-    its process neither ran nor waited for a CPU for most of the time by which it is late.
+    and so is a host on which all ranks are slow. Ranks record how long Python collects garbage and torch.compile
+    compiles, and in which step CUDA's allocator retries: where these stalls are half of a rank's lateness, as far as
+    the others do not have them in the same step, they are a finding of their own, and what the rank waited for a CPU
+    meanwhile is part of it; the rest of its work is compared without them. Three or more ranks that are late by nearly
+    the same time in the same phase are one finding. Where CPUs compute, a slow rank must cost at least 8 % of the step:
+    interrupts and other activity make cores differ by up to 7 %, and different ones in each run. A rank sleeps, rather
+    than computes, where its process neither ran nor waited for a CPU for most of the time by which it is late.
 
 What it costs
-    The replay with this rank's work equal to the median of the others, and varying as theirs does. That is less than
-    the excess where a busy network hides part of it. Ranks that are late at the same time hide each other; each is
-    priced with the others corrected.
+    The replay with this rank's work equal to the median of the others, and varying as theirs does; of stalls, without
+    these. That is less than the excess where a busy network hides part of it. Ranks that are late at the same time hide
+    each other; each is priced with the others corrected.
 
 What to do
-    If the finding says that the rank sleeps, it waited for something other than a CPU in its own code: `py-spy dump`
-    names the line. Otherwise check what differs on that host: clocks and temperature (`nvidia-smi -q -d
-    CLOCK,PERFORMANCE`), other processes (`top`), binding to cores and memory. Until it is repaired, exclude it
-    (`sbatch --exclude=HOST`, or without it in the hosts file). If it is rank 0, and late outside of forward and
-    backward, look for what only rank 0 does: logging, metrics, saving.
+    If the finding names what stalls the rank: as in `common-stall`, on this rank; it stays with the rank on any host,
+    because it comes from its data or its part of the program. If it says that the rank sleeps, it waited for something
+    other than a CPU in its own code: `py-spy dump` names the line. Otherwise check what differs on that host: clocks
+    and temperature (`nvidia-smi -q -d CLOCK,PERFORMANCE`), other processes (`top`), binding to cores and memory. Until
+    it is repaired, exclude it (`sbatch --exclude=HOST`, or without it in the hosts file). If it is rank 0, and late
+    outside of forward and backward, look for what only rank 0 does: logging, metrics, saving.
 
 When it is wrong
     Where the data of one rank are harder, such as longer sentences or larger images, the rank is slow because of its
@@ -42,16 +46,18 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.candidate import Candidate, Removal, count, seconds
-from allpull.explain.evidence.cpu_waiting import COMPUTING, per_step, shortened, slept_s
+from allpull.explain.candidate import Candidate, Removal, count, seconds, share
+from allpull.explain.evidence.cpu_waiting import COMPUTING, is_work, per_step, shortened, slept_s
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.outliers import by_phase
-from allpull.explain.remedy import Action, sentence, shell
+from allpull.explain.remedy import Action, joined, sentence, shell
 from allpull.explain.remedy_text import WHERE, clocks, leave_out, quoted
+from allpull.explain.rules.common_stall import CAUSES, against
 from allpull.replay.whatif.balanced import like_median, not_above_median
-from allpull.replay.whatif.work import scaled
+from allpull.replay.whatif.work import by_excess, scaled, shorter_by
 from allpull.schema.explained import Evidence
+from allpull.units import counted
 
 SLEPT = "of that, time in which its process neither ran nor waited for a CPU, at least"
 MOSTLY = 0.5  # of the lateness: a rank that slept for that long does not compute longer
@@ -61,6 +67,11 @@ OF_RANK_0 = ("optimizer", "host", "other")
 
 def find(facts: Facts) -> list[Candidate]:
     """The ranks that compute longer than the others."""
+    return [*_stalled(facts), *_slow(facts)]
+
+
+def _slow(facts: Facts) -> list[Candidate]:
+    """The ranks whose own work is longer, whatever it is."""
     if not facts.late.slow:
         return []
     excess = by_phase({name: facts.window.per_step(name) for name in COMPUTING if name in facts.window.work})
@@ -74,6 +85,47 @@ def find(facts: Facts) -> list[Candidate]:
     return [_suspect(group, facts, excess, where[group.members[0].rank]) for group in same_fault]
 
 
+def _stalled(facts: Facts) -> list[Candidate]:
+    """The ranks that their own stalls make late."""
+    stalled = facts.late.stalled
+    if stalled.seconds is None:
+        return []
+    of_fault = groups(stalled.ranks, lambda one: (tuple(stalled.causes[one.rank]), one.steady))
+    return [_held_up(group, facts, stalled.seconds) for group in of_fault]
+
+
+def _held_up(group: Group, facts: Facts, stalled_s: Floats) -> Candidate:
+    ranks, causes = list(group.ranks), facts.late.stalled.causes[group.members[0].rank]
+    phases = {name: facts.window.per_step(name) for name in COMPUTING if name in facts.window.work}
+    phases = {name: seconds for name, seconds in phases.items() if is_work(facts.window, name)}
+    mine_s = np.where(np.isin(np.arange(facts.window.ranks), ranks), stalled_s, 0.0)
+    gone_s = by_excess(phases, mine_s)
+    where = WHERE[max(gone_s, key=lambda name: float(gone_s[name].sum()))]
+    is_one = len(ranks) == 1
+    stall = f"{facts.on(ranks[0])} stalls" if is_one else f"{named(ranks, facts.machine)} stall"
+    held = np.asarray((mine_s > 0).any(axis=1), dtype=np.bool_)
+    often = f"{int(held.sum()):,} of {counted(held.size, 'step')}"
+    which = f"rank {ranks[0]}" if is_one else "the latest of them"
+    return Candidate(
+        rule="slow-rank",
+        kind="late",
+        title=f"{stall} in {often}, while the others do not, {group.span()} per step on average, most of it {where}: "
+        + ", and ".join(CAUSES[cause] for cause in causes),
+        remedy=joined("; ", *(against(cause, facts.start) for cause in causes)),
+        evidence=(
+            seconds(f"stalls of {which}, spread over all steps", group.size, facts.span),
+            *(
+                share(f"share of the lateness of {which} in which {CAUSES[cause]}", part, facts.span)
+                for cause, part in causes.items()
+            ),
+            *waiting_evidence(ranks, facts),
+        ),
+        without=partial(shorter_by, gone_s=gone_s),
+        ranks=group.ranks,
+        rare=held,
+    )
+
+
 def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: str) -> Candidate:
     ranks = list(group.ranks)
     is_one = len(ranks) == 1
@@ -82,7 +134,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     compute = f"{facts.on(ranks[0])} {verb}s" if is_one else f"{named(ranks, facts.machine)} {verb}"
     often = "" if group.steady else " in some steps"
     which = f"rank {ranks[0]}" if is_one else "the latest of them"
-    each = {name: float(seconds_[ranks].mean()) for name, seconds_ in excess.items()}
+    each = _within(group.size.value, {name: float(seconds_[ranks].mean()) for name, seconds_ in excess.items()})
     return Candidate(
         rule="slow-rank",
         kind="late",
@@ -90,7 +142,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
         remedy=_remedy_one(ranks[0], facts, where, slept_s=slept) if is_one else _remedy_many(ranks, facts),
         evidence=(
             seconds(f"time that {which} {verb}s beyond the median of the others", group.size, facts.span),
-            *(() if slept is None else (seconds(SLEPT, slept, "CPU time of the ranks"),)),
+            *(() if slept is None else (seconds(SLEPT, min(slept, group.size.value), "CPU time of the ranks"),)),
             *(
                 seconds(f"of that, {WHERE[name]}{'' if is_one else ', mean of all of them'}", value, facts.span)
                 for name, value in sorted(each.items(), key=lambda one: -one[1])
@@ -102,6 +154,16 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
         ranks=group.ranks,
         least_share=facts.slow_share,
     )
+
+
+def _within(size_s: float, excess_s: Mapping[str, float]) -> dict[str, float]:
+    """The positive parts of a lateness of ``size_s``, shares of ``excess_s`` by phase; together they do not exceed it.
+
+    They do before, where some of the excess has another cause, or the rank is faster in other phases.
+    """
+    parts = {name: value for name, value in excess_s.items() if value > 0}
+    share_ = min(1.0, size_s / total) if (total := sum(parts.values())) > 0 else 0.0
+    return {name: share_ * value for name, value in parts.items()}
 
 
 def _slept_s(group: Group, facts: Facts) -> float | None:
@@ -182,10 +244,15 @@ def _without(group: Group, facts: Facts) -> Removal:
         factor = max(0.0, 1 - one.size.value / own_s) if own_s > 0 else 1.0
         return partial(scaled, phases=COMPUTING, factor=factor, ranks=group.ranks)
     if one.rank in _with_other_causes(facts) or len(facts.late.computing) == facts.window.ranks:
-        return partial(shortened, gone_s={member.rank: member.size.value for member in group.members})
+        return partial(
+            shortened,
+            gone_s={member.rank: member.size.value for member in group.members},
+            evenly=facts.late.stalled.late,
+        )
     return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=facts.late.computing)
 
 
 def _with_other_causes(facts: Facts) -> set[int]:
-    """Ranks that also have more samples, or wait for a CPU."""
-    return {one.rank for one in facts.late.uneven} | {one.rank for one in facts.late.contended}
+    """Ranks that also have more samples, wait for a CPU, or have stalls."""
+    late = facts.late
+    return {one.rank for ranks in (late.uneven, late.contended, late.stalled.ranks) for one in ranks}

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
+from allpull.replay.leave_one_out import beyond_others
 from allpull.replay.useful import COMPUTE, sequential
 from allpull.replay.window import CALL, REDUCE, Bools, Window
 
@@ -70,6 +71,28 @@ def without_stalls(window: Window, stalls: Bools, phases: Collection[str]) -> Wi
             common_s = lower_median(seconds)
             excess_s = np.where(stalls, np.maximum(common_s - np.median(common_s[~stalls]), 0.0), 0.0)[:, None]
             left_s = np.maximum(seconds - excess_s, 0.0)
+            kept[name] = np.divide(left_s, seconds, out=np.ones_like(seconds), where=seconds > 0)
+    return shortened_by_step(window, kept)
+
+
+def by_excess(phases_s: Mapping[str, Floats], gone_s: Floats) -> dict[str, Floats]:
+    """``gone_s`` of each step, shared out among ``phases_s`` by how much a rank exceeds the others in each.
+
+    All (steps, ranks).
+    """
+    excess = {name: np.maximum(beyond_others(seconds), 0.0) for name, seconds in phases_s.items()}
+    total_s = sum(excess.values(), start=np.zeros_like(gone_s))
+    part = np.divide(np.minimum(gone_s, total_s), total_s, out=np.zeros_like(gone_s), where=total_s > 0)
+    return {name: part * seconds for name, seconds in excess.items()}
+
+
+def shorter_by(window: Window, gone_s: Mapping[str, Floats]) -> Window:
+    """``window`` with phases shorter by ``gone_s``, phase → (steps, ranks), as far as they last that long."""
+    kept = {}
+    for name, gone in gone_s.items():
+        if name in window.work:
+            seconds = window.per_step(name)
+            left_s = np.maximum(seconds - gone, 0.0)
             kept[name] = np.divide(left_s, seconds, out=np.ones_like(seconds), where=seconds > 0)
     return shortened_by_step(window, kept)
 
