@@ -104,9 +104,19 @@ def _of_rank(work: Sequence[LoaderWork]) -> tuple[int, float, float, int] | None
     batch_s = float(making_s.sum() / batches.sum())
     if batches.min() >= ENOUGH and (making_s / batches).max() > UNEVEN * batch_s:
         batch_s = float((making_s / batches).max())  # batches are taken from workers in turn
-    per_step = batches.sum() / steps
     of_worker = max((one.ahead or USUAL_AHEAD) for one in work)
+    per_step = _taken_per_step(int(batches.sum()), steps, workers * of_worker)
     return workers, batch_s, float(batch_s * per_step / workers), max(1, round(workers * of_worker / per_step))
+
+
+def _taken_per_step(made: int, steps: int, ahead: int) -> float:
+    """Batches per step of ``made`` ones, of which up to ``ahead`` may be for later steps.
+
+    >>> _taken_per_step(124, 120, 4), _taken_per_step(480, 120, 4), _taken_per_step(60, 120, 4)
+    (1, 4, 0.5)
+    """
+    whole = (made + 1) // steps
+    return whole if whole >= 1 and made - whole * steps <= ahead + 1 else made / steps
 
 
 def _overlap(one: LoaderWork, later: LoaderWork) -> bool:
