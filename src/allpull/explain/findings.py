@@ -79,11 +79,8 @@ def findings(facts: Facts) -> Findings:
         price_of_one = price(facts, one.without, base, one.rare)
         doubt = _behind_loaders(one, price_of_one, facts) or _doubt(one, price_of_one, facts)
         if doubt is None:
-            in_bounds = bounded(one, price_of_one, facts, base)
-            doubt = _behind_next_loader(one, price_of_one, in_bounds, facts)
-        if doubt is None:
             priced.append((one, price_of_one))
-            kept.append((one, _finding(one, in_bounds, facts)))
+            kept.append((one, _finding(one, bounded(one, price_of_one, facts, base), facts)))
         else:
             doubts.append(doubt)
     doubts += _unknown_causes(facts)
@@ -190,19 +187,6 @@ def _behind_loaders(one: Candidate, priced: Price, facts: Facts) -> _Doubt | Non
         return None
     with_faster = f"with faster loaders up to {show_time(lost_s)} per step"
     return _Doubt(note=f"{one.title}: it costs nothing now, because batches come no sooner; {with_faster}")
-
-
-def _behind_next_loader(one: Candidate, priced: Price, in_bounds: Price, facts: Facts) -> _Doubt | None:
-    """That ``one`` costs too little to tell, because loaders deliver hardly sooner than now; None: it costs enough."""
-    if facts.loading is None or not facts.loading.timed or in_bounds.loss_s >= priced.loss_s:
-        return None
-    gain = in_bounds.gain
-    is_sure = gain.is_at_most or (gain.low is not None and gain.low > 1)
-    if is_sure and in_bounds.loss_s >= min(MIN_SHARE * facts.step_s, _resolvable_s(one, facts)):
-        return None
-    costs, could = show_time(max(in_bounds.loss_s, 0.0)), show_time(priced.loss_s)
-    why = f"it costs little now ({costs} per step), because batches come hardly sooner"
-    return _Doubt(note=f"{one.title}: {why}; with faster loaders up to {could} per step")
 
 
 def _resolvable_s(one: Candidate, facts: Facts) -> float:

@@ -182,7 +182,7 @@ def gather(
     first = np.zeros(window.steps.size, dtype=np.bool_) if first is None else first
     start = start or Start()
     loading = loading_of(window, machine, first, start, pace)
-    if loading is not None and loading.certain:
+    if loading is not None and (loading.certain or loading.timed):
         window = limited(window, loading.limits)
     late = late_ranks(window, machine, blame)
     return Facts(

@@ -55,14 +55,10 @@ def bounded(candidate: Candidate, unbounded: Price, facts: Facts, base: Window) 
 
     The interval includes the error of clocks. ``base`` is the window that ``unbounded`` was priced in.
     """
-    priced = _in_bounds(candidate, unbounded, facts, base)
+    bounds = candidate.bounds or _bounds_behind_lane(candidate, unbounded, facts, base)
+    priced = unbounded if bounds is None else _between(candidate, unbounded, bounds, facts, base)
     priced = _with_pacing(candidate, _with_deliveries(candidate, priced, facts, base), facts)
     return _with_clock_error(priced, facts) if _compares(candidate, base) else priced
-
-
-def _in_bounds(candidate: Candidate, unbounded: Price, facts: Facts, base: Window) -> Price:
-    bounds = candidate.bounds or _bounds_behind_lane(candidate, unbounded, facts, base)
-    return unbounded if bounds is None else _between(candidate, unbounded, bounds, facts, base)
 
 
 def _between(candidate: Candidate, priced: Price, bounds: tuple[Removal, Removal], facts: Facts, base: Window) -> Price:
@@ -122,18 +118,14 @@ def _with_pacing(candidate: Candidate, priced: Price, facts: Facts) -> Price:
 
 
 def _with_deliveries(candidate: Candidate, priced: Price, facts: Facts, base: Window) -> Price:
-    """``priced`` where loaders deliver no sooner to a faster training; an upper bound where that is not known."""
+    """``priced`` as an upper bound, where loaders may deliver no sooner to a faster training; timed ones do not."""
     without, loading, most = candidate.without, facts.loading, priced.gain.high
-    if without is None or loading is None or priced.gain.low is None or most is None:
+    if without is None or loading is None or loading.timed or priced.gain.low is None or most is None:
         return priced
-    limited_facts, limited_base = replace(facts, window=limited(facts.window, loading.nearly)), limited(
-        base, loading.nearly
-    )
-    least = price(limited_facts, without, limited_base, candidate.rare)
+    limited_facts = replace(facts, window=limited(facts.window, loading.nearly))
+    least = price(limited_facts, without, limited(base, loading.nearly), candidate.rare)
     if least.gain.low is None or least.loss_s >= CERTAIN * priced.loss_s:
         return priced
-    if loading.timed:
-        return _in_bounds(candidate, least, limited_facts, limited_base)
     return replace(priced, gain=Interval(value=most, low=min(priced.gain.low, max(1.0, least.gain.low)), high=most))
 
 
