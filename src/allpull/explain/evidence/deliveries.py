@@ -108,7 +108,7 @@ def loading_of(
     certain = in_turn or (is_behind and (is_made_late or high < NEARER))
     is_known = pace is not None and (certain or takes_time or not is_behind)
     if pace is not None:
-        making = Making(batch_s=pace.batch_s, step_s=pace.step_s, ahead=pace.ahead, fresh=first)
+        making = _making(pace, _delivered_s(window), first)
         limits, nearly = (replace(one, making=making) for one in (limits, limits if is_known else nearly))
     return Loading(
         limits=limits,
@@ -175,21 +175,48 @@ def _workers(machine: Machine, start: Start) -> int:
 def _paces(window: Window, workers: int, unusual: Bools) -> Deliveries:
     """The deliveries as if all ranks waited for their workers in every step; periods of unusual steps are 0."""
     input_s = window.work["input"]
-    fetches = np.zeros(window.events, dtype=np.bool_)
-    delivered_s = np.zeros((window.steps.size, window.ranks))
-    work_s = total_work_s(window)
     last = _fetching(window, input_s)
-    for event, stand_s, _, _ in moments(window):
-        step = int(window.step_of[event])
-        if last.get(step) == event:
-            fetches[event] = True
-            delivered_s[step] = stand_s - (work_s[event] - fetch_work_s(window, event))
+    fetches = np.isin(np.arange(window.events), list(last.values()))
+    delivered_s = _delivered_s(window)
     period_s = delivered_s.copy()
     period_s[workers:] -= delivered_s[:-workers]
     known = _over(~unusual & np.isin(np.arange(window.steps.size), list(last)), workers)
     known[:workers] = ~unusual[:workers]
     period_s[~known] = 0.0
     return Deliveries(workers=workers, period_s=period_s, fetches=fetches, input_s=input_s)
+
+
+def _delivered_s(window: Window) -> Floats:
+    """When each rank has the batch of each step, in s after the first begin, (steps, ranks); 0: in no event."""
+    delivered_s = np.zeros((window.steps.size, window.ranks))
+    last, work_s = _fetching(window, window.work["input"]), total_work_s(window)
+    for event, stand_s, _, _ in moments(window):
+        step = int(window.step_of[event])
+        if last.get(step) == event:
+            delivered_s[step] = stand_s - (work_s[event] - fetch_work_s(window, event))
+    return delivered_s
+
+
+def _making(pace: LoaderPace, delivered_s: Floats, fresh: Bools) -> Making:
+    """What workers make at ``pace``, with a lead in which no batch comes later than it did (steps, ranks).
+
+    A lead is at most what may be made ahead. Where the recorded steps do not need one, there is none: it is used up
+    once, while what another loss costs is asked for each step.
+    """
+    late_s, made_s = np.zeros(pace.step_s.size), delivered_s[0]
+    for step in range(1, delivered_s.shape[0]):
+        if fresh[step]:
+            break
+        begun_s = delivered_s[step - pace.ahead] + pace.batch_s if step >= pace.ahead else made_s
+        made_s = np.maximum(made_s + pace.step_s, begun_s)
+        late_s = np.maximum(late_s, made_s - delivered_s[step])
+    return Making(
+        batch_s=pace.batch_s,
+        step_s=pace.step_s,
+        ahead=pace.ahead,
+        fresh=fresh,
+        lead_s=np.minimum(late_s, pace.ahead * pace.step_s),
+    )
 
 
 def _fetching(window: Window, input_s: Floats) -> dict[int, int]:
