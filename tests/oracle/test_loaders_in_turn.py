@@ -53,9 +53,7 @@ def test_a_quick_loader_on_one_of_these_ranks_gains_nothing(judge: Judge, device
 
 @DEVICES
 @pytest.mark.parametrize("others_s", [0.130, 0.070])
-def test_a_loader_that_is_slower_than_the_others_is_named(
-    judge: Judge, others_s: float, device: Device | None
-) -> None:
+def test_a_loader_that_is_slower_than_the_others_is_named(judge: Judge, others_s: float, device: Device | None) -> None:
     """Its price is what the loaders of the others allow: that of a batch per 130 ms, or all."""
     mended = in_turn(4, others_s, 0.05, device)
     faulty = quicker(mended, 0.180 / others_s, [2])

@@ -6,10 +6,10 @@ them takes that time, however fast the rest of the step is. Recorded steps tell 
 first case the wait is shorter by what the rest of a step is longer, a slope of −1, and in the second it does not
 depend on it.
 
-Where workers timed what they made, it is known without any wait. If a loader takes longer for the batches of a step than
-the step does without waiting for them, it sets the pace. Loaders of several ranks that do, and vary, are waited for in
-turn: those that are ahead by chance have full queues, and only the last one is waited for. So who waits says nothing of
-whose loader is slow; paces do.
+Where workers timed what they made, it is known without any wait. If a loader takes longer for the batches of a step
+than the step does without waiting for them, it sets the pace. Loaders of several ranks that do, and vary, are waited
+for in turn: those that are ahead by chance have full queues, and only the last one is waited for. So who waits says
+nothing of whose loader is slow; paces do.
 """
 
 from __future__ import annotations
