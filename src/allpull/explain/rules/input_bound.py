@@ -16,9 +16,9 @@ How it is found
     known how fast loaders are that nobody waits for, and no price of another finding promises more than they deliver.
 
     Loaders of one speed that all are too slow, and vary, are waited for in turn: some queues are full by chance, and
-    the step waits for the last. Where workers are timed, and those of at least half of the ranks take longer for a batch
-    than a step without waiting does, that is this fault, however short the wait of each rank is. One rank is named
-    beside it only if its workers are slower than the others' by more than 2 % and their noise.
+    the step waits for the last. Where workers are timed, and those of at least half of the ranks take longer for a
+    batch than a step without waiting does, that is this fault, however short the wait of each rank is. One rank is
+    named beside it only if its workers are slower than the others' by more than 2 % and their noise.
 
 What it costs
     The replay without that waiting. Where CPUs are counted, the work of loaders has to fit on those that are free: no
