@@ -168,7 +168,7 @@ def _doubt(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
             return _Doubt(note=f"{one.title}: a small loss of {costs}, {percent(priced.loss_s / facts.step_s, 1)}")
         hidden = f"{one.title}: it costs nothing now ({costs}), because other slow parts hide it"
         return _Doubt(note=hidden if own_s >= resolvable_s else None)
-    if priced.loss_s < resolvable_s:
+    if max(priced.loss_s, _lost_with_fast_loaders_s(one, facts)) < resolvable_s:
         return _Doubt(note=f"{may}, but below {show_time(resolvable_s)} that is uncertain here", may_cost=True)
     if priced.gain.low is None or priced.gain.low <= 1:
         span = counted(facts.window.steps.size, "step")
@@ -181,12 +181,19 @@ def _behind_loaders(one: Candidate, priced: Price, facts: Facts) -> _Doubt | Non
     saved_s = priced.loss_s * facts.window.steps.size
     if one.without is None or facts.window.deliveries is None or saved_s > ONCE * facts.step_s:
         return None
-    freed = replay(one.without(replace(facts.window, deliveries=None)))
-    lost_s = (facts.replayed.total_s - freed.total_s) / max(1, facts.window.steps.size)
+    lost_s = _lost_with_fast_loaders_s(one, facts)
     if lost_s < max(MIN_SHARE * facts.step_s, _resolvable_s(one, facts)) or saved_s > ONCE * lost_s:
         return None
     with_faster = f"with faster loaders up to {show_time(lost_s)} per step"
     return _Doubt(note=f"{one.title}: it costs nothing now, because batches come no sooner; {with_faster}")
+
+
+def _lost_with_fast_loaders_s(one: Candidate, facts: Facts) -> float:
+    """What ``one`` costs, s per step, if loaders limit nothing: so large is the fault; 0 where none limit anything."""
+    if one.without is None or facts.window.deliveries is None:
+        return 0.0
+    freed = replay(one.without(replace(facts.window, deliveries=None)))
+    return (facts.replayed.total_s - freed.total_s) / max(1, facts.window.steps.size)
 
 
 def _resolvable_s(one: Candidate, facts: Facts) -> float:

@@ -199,7 +199,7 @@ class _Batches:
         self.loaders = loaders
         self._steps, self._input_s = window.step_of, window.work["input"]
         self._taken_s = np.full((window.steps.size, window.ranks), -np.inf)
-        self._made_s = np.full(window.ranks, -np.inf)
+        self._made_s, self._has_begun = np.full(window.ranks, -np.inf), False
 
     def taken_s(self, event: int, fetched_s: Floats) -> Floats:
         """When each rank has the batch that it would have at ``fetched_s`` by its recorded wait, both (ranks,)."""
@@ -215,8 +215,9 @@ class _Batches:
     def _made(self, step: int, fetched_s: Floats) -> Floats:
         """When workers have made the batch of ``step``; of loaders that begin anew, when it is there."""
         making = self.loaders.making
-        if making is not None and making.fresh[step]:
-            self._made_s = fetched_s
+        if making is not None and (making.fresh[step] or not self._has_begun):
+            self._made_s = fetched_s if making.fresh[step] else fetched_s - making.lead_s
+            self._has_begun = True
         elif making is not None:
             begun_s = self._taken_s[step - making.ahead] if step >= making.ahead else -np.inf
             self._made_s = np.maximum(self._made_s + making.step_s, begun_s + making.batch_s)

@@ -81,13 +81,15 @@ class Reductions:
 class Making:
     """How fast workers make batches, as they timed it: ``batch_s`` and ``step_s`` (ranks,), ``ahead`` = A steps.
 
-    ``fresh`` (steps,): steps for which loaders begin anew, and have made nothing before.
+    ``fresh`` (steps,): steps for which loaders begin anew, and have made nothing before. ``lead_s`` (ranks,): how long
+    before it is taken the first batch of the window is made.
     """
 
     batch_s: Floats
     step_s: Floats
     ahead: int
     fresh: Bools
+    lead_s: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

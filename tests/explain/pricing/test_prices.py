@@ -95,7 +95,7 @@ def test_first_batches_are_priced_without_what_other_odd_steps_wait() -> None:
 def test_workers_that_were_counted_are_kept_in_that_number() -> None:
     first = np.arange(STEPS) % 10 == 0
     one = job(4, input=only(4, STEPS, seconds=0.4, every=10))
-    pace = LoaderPace(workers=3, batch_s=np.full(4, 0.01), step_s=np.full(4, 0.004), ahead=6)
+    pace = LoaderPace(workers=3, batch_s=np.full(4, 0.01), step_s=np.full(4, 0.004), ahead=6, error_s=np.zeros(4))
     (suspect,) = first_batch_stall.find(facts(one, FOUR, first=first, pace=pace))
     assert [line.line for line in suspect.remedy.lines] == ["DataLoader(num_workers=3, persistent_workers=True)"]
     assert "as many as now" not in suspect.remedy.text

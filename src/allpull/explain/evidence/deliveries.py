@@ -5,6 +5,11 @@ deliver at their own pace, and each ms that the rest of the step becomes shorter
 them takes that time, however fast the rest of the step is. Recorded steps tell the two apart, since they vary: in the
 first case the wait is shorter by what the rest of a step is longer, a slope of −1, and in the second it does not
 depend on it.
+
+Where workers timed what they made, it is known without any wait. If a loader takes longer for the batches of a step
+than the step does without waiting for them, it sets the pace. Loaders of several ranks that do, and vary, are waited
+for in turn: those that are ahead by chance have full queues, and only the last one is waited for. So who waits says
+nothing of whose loader is slow; paces do.
 """
 
 from __future__ import annotations
@@ -17,8 +22,11 @@ from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.loader_pace import LoaderPace
 from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.outliers import Outlier, mean_interval
 from allpull.explain.evidence.start import Start
-from allpull.replay.engine import fetch_work_s, moments, total_work_s
+from allpull.replay.engine import fetch_work_s, moments, replay, total_work_s
+from allpull.replay.leave_one_out import beyond_others
+from allpull.replay.whatif.work import lower_median, without_input
 from allpull.replay.window import Bools, Deliveries, Making, Window
 
 ALONE = 1  # process of a rank: itself, without workers
@@ -36,7 +44,9 @@ class Loading:
 
     ``nearly``: the deliveries if those that are often waited for get no faster, too. ``timed``: by workers, so that it
     is known how fast loaders are, also of those that nobody waits for. ``ready``: batches are there when they are asked
-    for, and to take one is what takes time.
+    for, and to take one is what takes time. ``late`` (ranks,): loaders that take longer for the batches of a step than
+    the step does without waiting for any, by their own time; ``slower`` (ranks,): beyond the noise slower than the
+    others'. None: not timed.
     """
 
     limits: Deliveries
@@ -44,6 +54,8 @@ class Loading:
     certain: bool = False
     timed: bool = False
     ready: bool = False
+    late: Bools | None = None
+    slower: Bools | None = None
 
     @property
     def making(self) -> Making | None:
@@ -53,7 +65,12 @@ class Loading:
     @property
     def everywhere(self) -> bool:
         """Whether the loaders of all ranks are at their limit: who of them waits longest is a matter of phase."""
-        return self.certain and bool(self.limits.period_s.any(axis=0).all())
+        return self.in_turn or (self.certain and bool(self.limits.period_s.any(axis=0).all()))
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether those of at least half of the ranks are, by their own time: they may be waited for in turn."""
+        return self.late is not None and _of_half(self.late)
 
     @property
     def makes_up(self) -> bool:
@@ -71,8 +88,9 @@ def loading_of(
     shows in their waits alone.
     """
     workers = _workers(machine, start) if pace is None else pace.workers
-    if workers < 1 or "input" not in window.work:
+    if workers < 1 or not ("input" in window.work or pace is not None):
         return None
+    window = _with_input(window)
     paces = _paces(window, workers, window.odd | first)
     limits = _of_the_late(window, paces)
     busy = _made_without_pause(window, paces)
@@ -82,15 +100,53 @@ def loading_of(
         return None
     low, high = _slope(window, paces, _whole(limits) if is_behind else busy & (nearly.period_s > 0))
     is_made_late = pace is not None and is_behind and _takes_whole_steps(window, pace, limits)
-    takes_time = low > NEARER and not is_made_late
+    late = None if pace is None else pace.step_s > _unfed_step_s(window, window.odd | first)
+    in_turn = late is not None and _of_half(late)
+    takes_time = low > NEARER and not is_made_late and not in_turn
     if takes_time:
         limits = nearly = replace(limits, period_s=np.zeros_like(limits.period_s))
-    certain = is_behind and (is_made_late or high < NEARER)
+    certain = in_turn or (is_behind and (is_made_late or high < NEARER))
     is_known = pace is not None and (certain or takes_time or not is_behind)
     if pace is not None:
-        making = Making(batch_s=pace.batch_s, step_s=pace.step_s, ahead=pace.ahead, fresh=first)
+        making = _making(pace, _delivered_s(window), first)
         limits, nearly = (replace(one, making=making) for one in (limits, limits if is_known else nearly))
-    return Loading(limits=limits, nearly=nearly, certain=certain, timed=is_known, ready=is_behind and takes_time)
+    return Loading(
+        limits=limits,
+        nearly=nearly,
+        certain=certain,
+        timed=is_known,
+        ready=is_behind and takes_time,
+        late=late,
+        slower=None if pace is None else pace.slower,
+    )
+
+
+def late_by_pace(window: Window, loading: Loading | None, waiting: tuple[Outlier, ...]) -> tuple[Outlier, ...]:
+    """The ranks whose loaders are slower than the others': of those that are ``waiting`` longer, and of others.
+
+    Where at least half of all loaders set the pace, a rank that waits longer than the others is only the last one by
+    chance, unless its workers are slower.
+    """
+    if loading is None or loading.late is None or loading.slower is None:
+        return waiting
+    late = loading.late & loading.slower
+    kept = [one for one in waiting if late[one.rank] or not loading.in_turn]
+    missing = np.flatnonzero(late & ~np.isin(np.arange(window.ranks), [one.rank for one in kept]))
+    if missing.size:
+        longer_s = np.maximum(beyond_others(window.per_step("input")), 0.0)
+        kept += [Outlier(rank=int(rank), size=mean_interval(longer_s[:, rank]), steady=False) for rank in missing]
+    return tuple(sorted(kept, key=lambda one: -one.size.value))
+
+
+def _of_half(each: Bools) -> bool:
+    """Whether ``each`` (ranks,) is true of at least half of the ranks; of two, of both."""
+    return bool(lower_median(each.astype(np.float64)))
+
+
+def _unfed_step_s(window: Window, unusual: Bools) -> float:
+    """How long an ordinary step takes if nobody waits for a batch, s; the median."""
+    step_s = replay(replace(without_input(window), deliveries=None)).step_s
+    return float(np.median(step_s if unusual.all() else step_s[~unusual]))
 
 
 def _takes_whole_steps(window: Window, pace: LoaderPace, limits: Deliveries) -> bool:
@@ -101,7 +157,14 @@ def _takes_whole_steps(window: Window, pace: LoaderPace, limits: Deliveries) -> 
 
 def limited(window: Window, deliveries: Deliveries) -> Window:
     """``window`` in which nobody gets a batch sooner than it was made."""
-    return replace(window, deliveries=deliveries)
+    return replace(_with_input(window), deliveries=deliveries)
+
+
+def _with_input(window: Window) -> Window:
+    """``window`` with a phase of waiting for batches, also where no device ever did, as its host was ahead."""
+    if "input" in window.work:
+        return window
+    return replace(window, work={**window.work, "input": np.zeros((window.events, window.ranks))})
 
 
 def _workers(machine: Machine, start: Start) -> int:
@@ -112,22 +175,62 @@ def _workers(machine: Machine, start: Start) -> int:
 def _paces(window: Window, workers: int, unusual: Bools) -> Deliveries:
     """The deliveries as if all ranks waited for their workers in every step; periods of unusual steps are 0."""
     input_s = window.work["input"]
-    fetches = np.zeros(window.events, dtype=np.bool_)
-    delivered_s = np.zeros((window.steps.size, window.ranks))
-    work_s = total_work_s(window)
-    fetching = np.flatnonzero(input_s.any(axis=1))
-    last = {int(window.step_of[event]): int(event) for event in fetching}
-    for event, stand_s, _, _ in moments(window):
-        step = int(window.step_of[event])
-        if last.get(step) == event:
-            fetches[event] = True
-            delivered_s[step] = stand_s - (work_s[event] - fetch_work_s(window, event))
+    last = _fetching(window, input_s)
+    fetches = np.isin(np.arange(window.events), list(last.values()))
+    delivered_s = _delivered_s(window)
     period_s = delivered_s.copy()
     period_s[workers:] -= delivered_s[:-workers]
     known = _over(~unusual & np.isin(np.arange(window.steps.size), list(last)), workers)
     known[:workers] = ~unusual[:workers]
     period_s[~known] = 0.0
     return Deliveries(workers=workers, period_s=period_s, fetches=fetches, input_s=input_s)
+
+
+def _delivered_s(window: Window) -> Floats:
+    """When each rank has the batch of each step, in s after the first begin, (steps, ranks); 0: in no event."""
+    delivered_s = np.zeros((window.steps.size, window.ranks))
+    last, work_s = _fetching(window, window.work["input"]), total_work_s(window)
+    for event, stand_s, _, _ in moments(window):
+        step = int(window.step_of[event])
+        if last.get(step) == event:
+            delivered_s[step] = stand_s - (work_s[event] - fetch_work_s(window, event))
+    return delivered_s
+
+
+def _making(pace: LoaderPace, delivered_s: Floats, fresh: Bools) -> Making:
+    """What workers make at ``pace``, with a lead in which no batch comes later than it did (steps, ranks).
+
+    A lead is at most what may be made ahead. Where the recorded steps do not need one, there is none: it is used up
+    once, while what another loss costs is asked for each step.
+    """
+    late_s, made_s = np.zeros(pace.step_s.size), delivered_s[0]
+    for step in range(1, delivered_s.shape[0]):
+        if fresh[step]:
+            break
+        begun_s = delivered_s[step - pace.ahead] + pace.batch_s if step >= pace.ahead else made_s
+        made_s = np.maximum(made_s + pace.step_s, begun_s)
+        late_s = np.maximum(late_s, made_s - delivered_s[step])
+    return Making(
+        batch_s=pace.batch_s,
+        step_s=pace.step_s,
+        ahead=pace.ahead,
+        fresh=fresh,
+        lead_s=np.minimum(late_s, pace.ahead * pace.step_s),
+    )
+
+
+def _fetching(window: Window, input_s: Floats) -> dict[int, int]:
+    """Step → the event before which its batch is fetched: where a rank waits, and else where one usually does."""
+    last = {int(window.step_of[event]): int(event) for event in np.flatnonzero(input_s.any(axis=1))}
+    begins = np.searchsorted(window.step_of, np.arange(window.steps.size))
+    places = [event - int(begins[step]) for step, event in last.items()]
+    usual = int(np.bincount(places).argmax()) if places else 0
+    ends = np.append(begins[1:], window.events)
+    return {
+        step: last.get(step, int(min(begins[step] + usual, ends[step] - 1)))
+        for step in range(window.steps.size)
+        if ends[step] > begins[step]
+    }
 
 
 def _of_the_late(window: Window, paces: Deliveries) -> Deliveries:

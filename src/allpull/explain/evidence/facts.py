@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import polars as pl
@@ -16,7 +16,7 @@ from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.evidence.cpu_waiting import crowded_share
 from allpull.explain.evidence.ddp_settings import DdpSettings
-from allpull.explain.evidence.deliveries import Loading, limited, loading_of
+from allpull.explain.evidence.deliveries import Loading, late_by_pace, limited, loading_of
 from allpull.explain.evidence.file_access import FileAccess
 from allpull.explain.evidence.lateness import LateRanks, late_ranks
 from allpull.explain.evidence.loader_pace import LoaderPace
@@ -182,13 +182,14 @@ def gather(
     first = np.zeros(window.steps.size, dtype=np.bool_) if first is None else first
     start = start or Start()
     loading = loading_of(window, machine, first, start, pace)
-    if loading is not None and loading.certain:
+    if loading is not None and (loading.certain or loading.timed):
         window = limited(window, loading.limits)
+    late = late_ranks(window, machine, blame, stalls)
     return Facts(
         window=window,
         machine=machine,
         replayed=replay(window),
-        late=late_ranks(window, machine, blame, stalls),
+        late=replace(late, loaders=late_by_pace(window, loading, late.loaders)),
         network=network_of(machine, window) if network is None else network,
         first=first,
         blame=blame,

@@ -12,8 +12,9 @@ from allpull.analyse.steps.grid import Floats
 from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.outliers import mean_interval
-from allpull.replay.whatif.work import lower_median
-from allpull.replay.window import Bools, Window
+from allpull.replay.engine import replay
+from allpull.replay.whatif.work import lower_median, without_input
+from allpull.replay.window import Bools, Deliveries, Window
 from allpull.schema.results import Interval
 
 BEHIND = 2.0  # times the wait of at least half of the ranks: beyond it, not all ranks are concerned
@@ -25,14 +26,37 @@ SLACK = 1.25  # times the workers that suffice if all batches take the same time
 def common_input(facts: Facts) -> Interval | None:
     """The wait of at least half of the ranks for their loaders in an ordinary step, s; None where it is negligible.
 
-    Of two ranks that is the wait of the one that waits less: where one has all of it, it is not common to both.
+    Of two ranks that is the wait of the one that waits less: where one has all of it, it is not common to both. Of
+    loaders that are waited for in turn it is by how much all steps are longer because of the last of them.
     """
+    if waited_in_turn(facts):
+        return _in_turn(facts)
     input_s = facts.window.per_step("input")
     usual = ~(facts.first | facts.window.odd)
     if usual.sum() < MIN_POINTS or _shared_s(input_s[usual]) < LEAST * facts.step_s:
         return None
     rank = int((input_s[usual].mean(axis=0) == _shared_s(input_s[usual])).argmax())
     return mean_interval(input_s[usual, rank])
+
+
+def waited_in_turn(facts: Facts) -> bool:
+    """Whether loaders set the pace, and are waited for in turn: the steps are longer by more than a rank waits."""
+    return facts.loading is not None and facts.loading.in_turn
+
+
+def behind_others(facts: Facts) -> tuple[int, ...] | None:
+    """The ranks whose loaders are behind those of the others; None: all of them set the pace, and none stands out."""
+    everywhere = facts.loading is not None and facts.loading.everywhere
+    return None if everywhere else tuple(one.rank for one in facts.late.loaders)
+
+
+def _in_turn(facts: Facts) -> Interval | None:
+    """By how much steps are longer because they wait for loaders, s; None where it is negligible."""
+    steps = ~(facts.first | facts.window.odd)
+    longer_s = replay(replace(facts.window, deliveries=None)).step_s - replay(without_input(facts.window)).step_s
+    if steps.sum() < MIN_POINTS or longer_s[steps].mean() < LEAST * facts.step_s:
+        return None
+    return mean_interval(longer_s[steps])
 
 
 def without_common_input(
@@ -42,24 +66,45 @@ def without_common_input(
 
     ``first`` (steps,): the first batch of an epoch. ``behind``: ranks that stand out; ranks that wait ``BEHIND`` times
     as long as others count as such, too. None: none of them does. ``most_s``: no more than that per step is gone on the
-    mean.
+    mean. The workers of the other ranks make batches as fast as that needs.
     """
     if "input" not in window.work:
         return window
     input_s = window.per_step("input")
-    common_s = _common(input_s, first | window.odd, behind)
+    is_behind = _behind(input_s, behind)
+    common_s = _common(input_s, first | window.odd, is_behind)
     common_s *= min(1.0, most_s / max(float(common_s.mean()), 1e-12))
     kept = np.divide(input_s - common_s, input_s, out=np.zeros_like(input_s), where=input_s > 0)
-    return replace(window, work={**window.work, "input": window.work["input"] * kept[window.step_of]})
+    work = {**window.work, "input": window.work["input"] * kept[window.step_of]}
+    least_s = max(0.0, float(window.wall_s.mean()) - most_s)
+    return replace(window, work=work, deliveries=_made_in(window.deliveries, least_s, ~is_behind))
 
 
-def _common(input_s: Floats, unusual: Bools, behind: tuple[int, ...] | None) -> Floats:
-    """The part of each wait that is common, shape (steps, ranks)."""
-    common_s = input_s.copy()
+def _made_in(deliveries: Deliveries | None, least_s: float, ranks: Bools) -> Deliveries | None:
+    """``deliveries`` in which workers of ``ranks`` (ranks,) make the batches of a step in ``least_s`` or less."""
+    if deliveries is None:
+        return None
+    making = deliveries.making
+    if making is not None:
+        step_s, batch_s = (
+            np.where(ranks, np.minimum(each_s, least_s), each_s) for each_s in (making.step_s, making.batch_s)
+        )
+        making = replace(making, step_s=step_s, batch_s=batch_s)
+    return replace(deliveries, period_s=np.where(ranks, 0.0, deliveries.period_s), making=making)
+
+
+def _behind(input_s: Floats, behind: tuple[int, ...] | None) -> Bools:
+    """Which ranks wait so much longer than the others that their excess is their own, (ranks,); see above."""
     is_behind = np.zeros(input_s.shape[1], dtype=np.bool_)
     if behind is not None:
         is_behind = input_s.mean(axis=0) > BEHIND * _shared_s(input_s)
         is_behind[list(behind)] = True
+    return is_behind
+
+
+def _common(input_s: Floats, unusual: Bools, is_behind: Bools) -> Floats:
+    """The part of each wait that is common, shape (steps, ranks)."""
+    common_s = input_s.copy()
     if is_behind.any() and not is_behind.all():
         usual_s = np.median(input_s[:, ~is_behind], axis=1, keepdims=True)
         common_s[:, is_behind] = np.minimum(input_s[:, is_behind], usual_s)

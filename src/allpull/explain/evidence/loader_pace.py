@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.steps.grid import Floats
+from allpull.replay.leave_one_out import beyond_others
+from allpull.replay.window import Bools
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import LoaderWork
 from allpull.units import NS_PER_S
@@ -17,39 +19,75 @@ from allpull.units import NS_PER_S
 USUAL_AHEAD = 2  # batches per worker: torch's default
 UNEVEN = 1.25  # times the mean of a rank's workers: one that is so much slower holds up the others, in its turn
 ENOUGH = 20  # batches of a worker, for its own mean
+ERRORS = 4.0  # standard errors between two paces that differ: of 64 equal ranks, one in 250 runs has one
+DIFFERENT = 0.02  # of a pace: less is not worth a day's work, however certain
+UNKNOWN = 0.05  # of a pace: its standard error where ranks reported once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LoaderPace:
     """``workers`` of each rank make a batch in ``batch_s`` (ranks,), and all of a rank those of a step in ``step_s``.
 
-    ``ahead``: how many steps before it is needed a batch is begun, at most.
+    ``ahead``: how many steps before it is needed a batch is begun, at most. ``error_s`` (ranks,): the standard error of
+    ``step_s``, by how much the reports of workers differ.
     """
 
     workers: int
     batch_s: Floats
     step_s: Floats
     ahead: int
+    error_s: Floats
+
+    @property
+    def slower(self) -> Bools:
+        """Which ranks have workers that are slower than the others', beyond their noise, (ranks,)."""
+        if self.step_s.size < 2:
+            return np.zeros(self.step_s.size, dtype=np.bool_)
+        beyond_s = beyond_others(self.step_s[None])[0]
+        noise_s = ERRORS * np.hypot(self.error_s, np.median(self.error_s))
+        is_slower: Bools = beyond_s > np.maximum(noise_s, DIFFERENT * self.step_s)
+        return is_slower
 
 
 def loader_pace(run: RunData, steps: NDArray[np.int64]) -> LoaderPace | None:
     """The pace of workers during ``steps``; None: that of a rank is not known, or ranks have different loaders."""
-    rows = []
+    rows, reports = [], []
     for rank in range(run.record.ranks):
         log = run.events.get(rank)
         work = () if log is None else log.loaders
-        row = _of_rank([one for one in work if one.first_step <= steps[-1] and one.step > steps[0]])
+        used = [one for one in work if one.first_step <= steps[-1] and one.step > steps[0]]
+        row = _of_rank(used)
         if row is None:
             return None
         rows.append(row)
+        reports.append(used)
     if not rows or len({workers for workers, *_ in rows}) > 1:
         return None
+    step_s = np.array([step_s for _, _, step_s, _ in rows])
     return LoaderPace(
         workers=rows[0][0],
         batch_s=np.array([batch_s for _, batch_s, _, _ in rows]),
-        step_s=np.array([step_s for _, _, step_s, _ in rows]),
+        step_s=step_s,
         ahead=min(ahead for *_, ahead in rows),
+        error_s=step_s * _relative_error(reports),
     )
+
+
+def _relative_error(reports: Sequence[Sequence[LoaderWork]]) -> Floats:
+    """The standard error of each rank's mean batch, relative to it, from all ranks' scatter about their own means."""
+    scatter, freedom, made = 0.0, 0, np.zeros(len(reports))
+    for rank, work in enumerate(reports):
+        batches = np.concatenate([one.batches for one in work]).astype(np.float64)
+        making_s = np.concatenate([one.making_ns for one in work]) / NS_PER_S
+        some = batches > 0
+        each = making_s[some] / batches[some] * (batches.sum() / making_s.sum())
+        scatter += float((batches[some] * (each - 1.0) ** 2).sum())
+        freedom += int(some.sum()) - 1
+        made[rank] = batches.sum()
+    if freedom < 1:
+        return np.full(len(reports), UNKNOWN)
+    error: Floats = np.sqrt(scatter / freedom / made)
+    return error
 
 
 def _of_rank(work: Sequence[LoaderWork]) -> tuple[int, float, float, int] | None:
@@ -66,9 +104,19 @@ def _of_rank(work: Sequence[LoaderWork]) -> tuple[int, float, float, int] | None
     batch_s = float(making_s.sum() / batches.sum())
     if batches.min() >= ENOUGH and (making_s / batches).max() > UNEVEN * batch_s:
         batch_s = float((making_s / batches).max())  # batches are taken from workers in turn
-    per_step = batches.sum() / steps
     of_worker = max((one.ahead or USUAL_AHEAD) for one in work)
+    per_step = _taken_per_step(int(batches.sum()), steps, workers * of_worker)
     return workers, batch_s, float(batch_s * per_step / workers), max(1, round(workers * of_worker / per_step))
+
+
+def _taken_per_step(made: int, steps: int, ahead: int) -> float:
+    """Batches per step of ``made`` ones, of which up to ``ahead`` may be for later steps.
+
+    >>> _taken_per_step(124, 120, 4), _taken_per_step(480, 120, 4), _taken_per_step(60, 120, 4)
+    (1, 4, 0.5)
+    """
+    whole = (made + 1) // steps
+    return whole if whole >= 1 and made - whole * steps <= ahead + 1 else made / steps
 
 
 def _overlap(one: LoaderWork, later: LoaderWork) -> bool:

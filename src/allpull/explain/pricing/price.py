@@ -126,16 +126,14 @@ def _with_pacing(candidate: Candidate, priced: Price, facts: Facts) -> Price:
 
 
 def _with_deliveries(candidate: Candidate, priced: Price, facts: Facts, base: Window) -> Price:
-    """``priced`` where loaders deliver no sooner to a faster training; an upper bound where that is not known."""
+    """``priced`` as an upper bound, where loaders may deliver no sooner to a faster training; timed ones do not."""
     without, loading, most = candidate.without, facts.loading, priced.gain.high
-    if without is None or loading is None or priced.gain.low is None or most is None:
+    if without is None or loading is None or loading.timed or priced.gain.low is None or most is None:
         return priced
     limited_facts = replace(facts, window=limited(facts.window, loading.nearly))
     least = price(limited_facts, without, limited(base, loading.nearly), candidate.rare)
     if least.gain.low is None or least.loss_s >= CERTAIN * priced.loss_s:
         return priced
-    if loading.timed:
-        return least
     return replace(priced, gain=Interval(value=most, low=min(priced.gain.low, max(1.0, least.gain.low)), high=most))
 
 

@@ -15,6 +15,11 @@ How it is found
     set the pace, none of them is blamed for waiting longest. Workers that are forked time what they make: so it is also
     known how fast loaders are that nobody waits for, and no price of another finding promises more than they deliver.
 
+    Loaders of one speed that all are too slow, and vary, are waited for in turn: some queues are full by chance, and
+    the step waits for the last. Where workers are timed, and those of at least half of the ranks take longer for a
+    batch than a step without waiting does, that is this fault, however short the wait of each rank is. One rank is
+    named beside it only if its workers are slower than the others' by more than 2 % and their noise.
+
 What it costs
     The replay without that waiting. Where CPUs are counted, the work of loaders has to fit on those that are free: no
     more can be saved than leaves them all busy. Where that limits it, or other programs use the rest of the CPUs, the
@@ -45,10 +50,12 @@ from allpull.explain.candidate import Candidate, Removal, as_recorded, count, ra
 from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import (
+    behind_others,
     common_input,
     has_no_cpu_left,
     most_saved_s,
     shares_last_cpus,
+    waited_in_turn,
     without_common_input,
     workers_needed,
 )
@@ -58,6 +65,7 @@ from allpull.explain.remedy_text import cpus_for_workers, workers
 from allpull.replay.whatif.work import scaled
 from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
+from allpull.schema.results import Interval
 from allpull.units import show_time
 
 ITERATE = program("for batch in loader:")
@@ -78,11 +86,9 @@ def find(facts: Facts) -> list[Candidate]:
     waited = common_input(facts)
     if waited is None or has_no_cpu_left(facts):
         return []
-    everywhere = facts.loading is not None and facts.loading.everywhere
-    behind = None if everywhere else tuple(one.rank for one in facts.late.loaders)
     remedy = _remedy(facts, waited.value)
     most_s = most_saved_s(facts)
-    without = partial(without_common_input, first=facts.first, behind=behind, most_s=most_s)
+    without = partial(without_common_input, first=facts.first, behind=behind_others(facts), most_s=most_s)
     bounds: tuple[Removal, Removal] | None = None
     if most_s < waited.value or shares_last_cpus(facts):
         bounds = (as_recorded, without)
@@ -94,10 +100,10 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="input-bound",
             kind="job",
-            title=f"All ranks wait {show_time(waited.value)} per step for their data",
+            title=waits(facts, waited),
             remedy=remedy,
             evidence=(
-                seconds("wait for the loader on at least half of the ranks", waited, facts.span),
+                waiting(facts, waited),
                 *loader_evidence(facts),
             ),
             without=without,
@@ -110,6 +116,20 @@ def find(facts: Facts) -> list[Candidate]:
 def _without_new_iterators(window: Window, without: Removal) -> Window:
     """Nor does anything take time between phases, where iterators end, and wait for their workers."""
     return scaled(without(window), ("other",), 0.0)
+
+
+def waits(facts: Facts, waited: Interval) -> str:
+    """The wait that ranks have in common, for a title."""
+    if waited_in_turn(facts):
+        return f"All loaders are slower than the training: it waits {show_time(waited.value)} per step for the last"
+    return f"All ranks wait {show_time(waited.value)} per step for their data"
+
+
+def waiting(facts: Facts, waited: Interval) -> Evidence:
+    """The same as evidence."""
+    if waited_in_turn(facts):
+        return seconds("by how much a step is longer because loaders are waited for, in turn", waited, facts.span)
+    return seconds("wait for the loader on at least half of the ranks", waited, facts.span)
 
 
 def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:

@@ -22,14 +22,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from allpull.explain.candidate import Candidate, seconds
+from allpull.explain.candidate import Candidate
 from allpull.explain.evidence.deliveries import LEAST
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.loader import common_input, has_no_cpu_left, without_common_input
+from allpull.explain.evidence.loader import behind_others, common_input, has_no_cpu_left, without_common_input
 from allpull.explain.remedy import sentence, within
 from allpull.explain.remedy_text import cpus_for_workers
-from allpull.explain.rules.input_bound import loader_evidence
-from allpull.units import show_time
+from allpull.explain.rules.input_bound import loader_evidence, waiting, waits
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -42,19 +41,17 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="preprocess-offline",
             kind="job",
-            title=f"All ranks wait {show_time(waited.value)} per step for their data, and the loaders use every CPU",
+            title=f"{waits(facts, waited)}, and the loaders use every CPU",
             remedy=sentence(
                 "preprocess offline: decode and resize the samples once, before training, or on the accelerator "
                 "(torchvision.transforms.v2, DALI)",
                 within("; else more CPUs per rank: ", cpus),
             ),
             evidence=(
-                seconds("wait for the loader on at least half of the ranks", waited, facts.span),
+                waiting(facts, waited),
                 *loader_evidence(facts),
             ),
-            without=partial(
-                without_common_input, first=facts.first, behind=tuple(one.rank for one in facts.late.loaders)
-            ),
+            without=partial(without_common_input, first=facts.first, behind=behind_others(facts)),
             least_share=LEAST,
         )
     ]

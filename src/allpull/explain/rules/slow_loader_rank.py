@@ -5,7 +5,9 @@ What it is
 
 How it is found
     By its time in `input` compared with that of the other ranks in each step, as in `slow-rank`. Waiting for loaders
-    that all ranks have in common is `input-bound`.
+    that all ranks have in common is `input-bound`. Where workers time what they make, and loaders set the pace, their
+    own times tell instead: a rank that waits longest although its workers are as fast as the others' is not named, and
+    ranks whose workers are slower are, also where they are waited for in turn.
 
 What it costs
     The replay with the input of this rank equal to the median of the others. On a device the interval reaches up to all
@@ -17,7 +19,8 @@ What to do
 
 When it is wrong
     Where the loader runs in the main process (`num_workers=0`), a slow processor looks like a slow loader. Loaders of
-    other ranks that are hardly faster are not waited for now, and would be next.
+    other ranks that are hardly faster are not waited for now, and would be next; the price knows that where workers are
+    timed.
 """
 
 from __future__ import annotations

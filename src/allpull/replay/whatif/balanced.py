@@ -39,7 +39,25 @@ def like_median(
         changed[..., chosen] = _median(seconds[..., models])
         return changed
 
-    return _varying(_changed(window, phases, levelled), window, phases, chosen, models)
+    level = _varying(_changed(window, phases, levelled), window, phases, chosen, models)
+    return _making_alike(level, chosen, models) if "input" in phases else level
+
+
+def _making_alike(window: Window, chosen: Bools, models: Bools) -> Window:
+    """``window`` in which the loaders of ``chosen`` ranks make batches as fast as the median of ``models``."""
+    loaders = window.deliveries
+    if loaders is None or loaders.making is None:
+        return window
+    making = loaders.making
+    batch_s, step_s = (
+        np.where(chosen, np.median(each_s[models]), each_s) for each_s in (making.batch_s, making.step_s)
+    )
+    alike = replace(
+        loaders,
+        period_s=np.where(chosen, 0.0, loaders.period_s),
+        making=replace(making, batch_s=batch_s, step_s=step_s),
+    )
+    return replace(window, deliveries=alike)
 
 
 def not_above_median(window: Window, ranks: Collection[int], phases: Collection[str] = EVERY_DAY) -> Window:
