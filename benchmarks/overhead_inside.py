@@ -10,6 +10,10 @@ which neither a drifting clock nor a disturbed step moves. What is done for many
 notes, formatting, writing) is timed where it is done, left out of its step, and shared among the steps. CPU time of
 other threads is shown as the difference of its means. Intervals are 95 %, from resampling the pairs. Beside it stands
 what the records say themselves (``recording_ns``).
+
+A third kind of block is the control: wrappers that only pass calls on stand in the places of the hooks. What they add
+is what any observer in Python adds that wraps so many calls, and what putting wrappers in place and taking them away
+adds by itself: a class whose method is exchanged makes the interpreter look up anew what it had remembered.
 """
 
 from __future__ import annotations
@@ -42,6 +46,9 @@ from stored import keep
 LOOPS = {"tiny": 1, "calls": 1, "arrays": 24, "conv": 1, "mlp": 16}
 """Loop of ``overhead_loop.py`` → batch."""
 
+KINDS = PLAIN, PASSED, SEEN = "plain", "passed on", "observed"
+"""Of blocks: without any wrapper, with wrappers that do nothing, and with the hooks."""
+
 WARM_UP_STEPS = 20
 BLOCK_STEPS = 8  # that are timed: few, so that both blocks of a pair meet the same machine
 SETTLE_STEPS = 2  # of each block, before it is timed
@@ -58,25 +65,41 @@ PLACES: tuple[tuple[Any, str], ...] = (
 """What the loops call of all that is wrapped, besides the network itself and the optimizers' hooks."""
 
 
+def passed_on(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A wrapper of ``function`` that does nothing."""
+
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return observed
+
+
+def nothing(*_: Any) -> None:
+    """An optimizer's hook that does nothing."""
+
+
 class Hooks:
-    """All that stands between the loop and torch, to be put in place and taken away."""
+    """All that stands between the loop and torch, to be exchanged: for each kind of block its functions."""
 
     def __init__(self, network: Any, before: list[Any]) -> None:
         self._network = network
-        self._before = before
-        self._wrapped = [getattr(*place) for place in PLACES]
-        self._slot = vars(network)[SLOT]
-        hooks = (optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks)
-        self._hooks = [(there, dict(there)) for there in hooks]
+        wrapped = [getattr(*place) for place in PLACES]
+        passing = [one if one is plain else passed_on(plain) for one, plain in zip(wrapped, before, strict=True)]
+        self._places = dict(zip(KINDS, (before, passing, wrapped), strict=True))
+        self._slots = dict(zip(KINDS, (None, passed_on(network._call_impl), vars(network)[SLOT]), strict=True))
+        self._hooks: list[tuple[Any, dict[str, dict[Any, Any]]]] = [
+            (there, dict(zip(KINDS, ({}, dict.fromkeys(there, nothing), dict(there)), strict=True)))
+            for there in (optim._global_optimizer_pre_hooks, optim._global_optimizer_post_hooks)
+        ]
 
-    def turn(self, *, on: bool) -> None:
-        """In place, or taken away."""
-        for (holder, name), function in zip(PLACES, self._wrapped if on else self._before, strict=True):
+    def turn(self, kind: str) -> None:
+        """Put those of one kind in place."""
+        for (holder, name), function in zip(PLACES, self._places[kind], strict=True):
             setattr(holder, name, function)
-        object.__setattr__(self._network, SLOT, self._slot if on else None)
+        object.__setattr__(self._network, SLOT, self._slots[kind])
         for there, hooks in self._hooks:
             there.clear()
-            there.update(hooks if on else {})
+            there.update(hooks[kind])
 
 
 class Together:
@@ -85,7 +108,7 @@ class Together:
     def __init__(self) -> None:
         self.ns = 0
         self._runs = False
-        for holder, name in ((Deferred, "_repeat"), (Recorder, "_flush")):
+        for holder, name in ((Deferred, "repeat"), (Recorder, "_flush")):
             setattr(holder, name, self._timed(getattr(holder, name)))
 
     def _timed(self, function: Callable[..., None]) -> Callable[..., None]:
@@ -109,8 +132,8 @@ class Blocks:
     def __init__(self, step: Step, batches: Iterator[Batch], together: Together) -> None:
         self._step, self._fetch = step, batches.__next__
         self._together = together
-        self.median_us: dict[bool, list[float]] = {False: [], True: []}
-        self.others_us: dict[bool, list[float]] = {False: [], True: []}  # CPU time of other threads, per step
+        self.median_us: dict[str, list[float]] = {kind: [] for kind in KINDS}
+        self.others_us: dict[str, list[float]] = {kind: [] for kind in KINDS}  # CPU time of other threads, per step
 
     def train(self, steps: int) -> list[float]:
         """Microseconds of each step, in its thread, without what was done for many steps at once."""
@@ -122,13 +145,13 @@ class Blocks:
             taken_us.append((clock_ns() - begin_ns - (together.ns - together_ns)) / 1e3)
         return taken_us
 
-    def add(self, *, on: bool) -> None:
-        """One more block, with the hooks ``on`` or taken away."""
+    def add(self, kind: str) -> None:
+        """One more block of this kind."""
         self.train(SETTLE_STEPS)
         others_ns = time.process_time_ns() - time.thread_time_ns()
-        self.median_us[on].append(float(np.median(self.train(BLOCK_STEPS))))
+        self.median_us[kind].append(float(np.median(self.train(BLOCK_STEPS))))
         others_ns = time.process_time_ns() - time.thread_time_ns() - others_ns
-        self.others_us[on].append(others_ns / BLOCK_STEPS / 1e3)
+        self.others_us[kind].append(others_ns / BLOCK_STEPS / 1e3)
 
 
 def begun(directory: Path) -> Program:
@@ -155,10 +178,10 @@ def compared(loop: str, seconds: float) -> dict[str, Any]:
         hooks = Hooks(network, before)
         together.ns, end = 0, time.monotonic() + seconds
         while time.monotonic() < end:
-            for on in random.sample((False, True), 2):
-                hooks.turn(on=on)
-                blocks.add(on=on)
-        hooks.turn(on=True)
+            for kind in random.sample(KINDS, len(KINDS)):
+                hooks.turn(kind)
+                blocks.add(kind)
+        hooks.turn(SEEN)
         program.session.close()
         lines = (Path(folder) / layout.steps_file(0)).read_text("ascii").splitlines()[1 + WARM_UP_STEPS :]
     says_us = np.mean([json.loads(line)["recording_ns"] / 1e3 for line in lines])
@@ -167,15 +190,21 @@ def compared(loop: str, seconds: float) -> dict[str, Any]:
 
 
 def _told(blocks: Blocks, together_us: float) -> dict[str, Any]:
-    plain_us, seen_us = np.array(blocks.median_us[False]), np.array(blocks.median_us[True])
+    plain_us = np.array(blocks.median_us[PLAIN])
     drawn = np.random.default_rng(0).integers(0, len(plain_us), (RESAMPLES, len(plain_us)))  # pairs stay together
-    low, high = np.percentile(np.median((seen_us - plain_us)[drawn], axis=1), [2.5, 97.5]) + together_us
-    values = {"value": np.median(seen_us - plain_us) + together_us, "low": low, "high": high}
+
+    def added(kind: str, together_us: float) -> dict[str, float]:
+        more_us = np.array(blocks.median_us[kind]) - plain_us
+        low, high = np.percentile(np.median(more_us[drawn], axis=1), [2.5, 97.5])
+        values = {"value": np.median(more_us), "low": low, "high": high}
+        return {name: round(float(value + together_us), 1) for name, value in values.items()}
+
     return {
         "plain_step_us": round(float(np.median(plain_us)), 1),
-        "added_us": {name: round(float(value), 1) for name, value in values.items()},
+        "added_us": added(SEEN, together_us),
+        "passed_on_us": added(PASSED, 0),
         "together_us": round(together_us, 1),
-        "other_threads_us": round(float(np.mean(blocks.others_us[True]) - np.mean(blocks.others_us[False])), 1),
+        "other_threads_us": round(float(np.mean(blocks.others_us[SEEN]) - np.mean(blocks.others_us[PLAIN])), 1),
         "pairs": len(plain_us),
     }
 

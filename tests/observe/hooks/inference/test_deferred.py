@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
 from threading import Thread, get_ident
 from types import SimpleNamespace
@@ -17,6 +18,7 @@ from allpull.observe.hooks.inference.deferred import MOST_NOTES
 from allpull.observe.hooks.inference.marks_listener import MarksListener
 from allpull.observe.hooks.inference.note_replay import FIELDS
 from allpull.observe.hooks.inference.step_inference import StepInference
+from allpull.observe.hooks.torch.noted_calls import fetching, learning, running, stepping
 from allpull.observe.hooks.torch.optimizers import watch_scalers
 from allpull.observe.identity import Identity
 from allpull.observe.recording.recorder import Recorder
@@ -25,7 +27,8 @@ from allpull.rundir import layout
 from allpull.rundir.job_file import WatchOptions
 from allpull.rundir.live.activity import ENDED_NS, PLACES, STEP
 
-OPTIMIZER_ID = 7
+pytestmark = pytest.mark.torch
+
 NEVER = 10**9  # steps
 
 
@@ -34,6 +37,12 @@ class Tensor:
 
     def __init__(self, *shape: int) -> None:
         self.shape = shape
+
+
+class Batches:
+    """A loader's iterator."""
+
+    _allpull_length = 0
 
 
 class Program:
@@ -63,12 +72,49 @@ class Program:
         self.calls.ready()
         self.recorder.arrival = lambda: [(0, (self.now - 500, self.now))] if self.now % 3 else []
         self.calls.makes_optimizer()
-        self.calls.pass_begun(1)
+        self.iterator = Batches()
+        self.calls.pass_begun(id(self.iterator))
+        self.wrap()
         self.steps_file = directory / layout.steps_file(0)
         self.events_file = directory / layout.events_file(0)
         self.noted = 0
         self.collectives = 0
         self.shown: list[list[int]] = []
+
+    def wrap(self) -> None:
+        """Wrap what a loop calls in every step; ``within`` is what the program does inside each call."""
+        calls = self.calls.deferred
+        self.within: Callable[[], Any] = lambda: None
+
+        def call(*_: Any) -> Any:
+            return self.within()
+
+        network = SimpleNamespace(_call_impl=call, training=True)
+        self.fetch = fetching(calls, call, lambda _: None)
+        self.forward = running(calls, lambda: network, None, self.follows)
+        self.network = network
+        self.backward = learning(calls, call, lambda _: None)
+        self.optimizer = object()
+        self.pre, self.post = stepping(calls, lambda _args, _kwargs: None)
+
+    def follows(self, _: Any, inputs: Any, learns: bool) -> int:
+        """A forward pass that is not noted begins."""
+        return self.calls.deferred.followed().forward_begins(inputs, learns)
+
+    def fetches(self, within: Callable[[], Any]) -> Any:
+        """The program fetches a batch."""
+        self.within = within
+        return self.fetch(self.iterator)
+
+    def runs(self, within: Callable[[], Any], *, learns: bool = True) -> None:
+        """The program runs its network."""
+        self.within, self.network.training = within, learns
+        self.forward(Tensor(16, 3))
+
+    def learns_from_it(self, within: Callable[[], Any]) -> None:
+        """The program runs backward."""
+        self.within = within
+        self.backward()
 
     def step(self, rng: random.Random, *, loads: bool, odd: float, collectives: float = 0.0) -> None:
         """One step: input, forward, backward, optimizer, and with probability ``odd`` something else around each."""
@@ -76,14 +122,7 @@ class Program:
         for _ in range(1 + (rng.random() < odd)):
             if loads:
                 self.after(rng)
-                depth = calls.deferred.fetch_begins(1)
-                self.after(rng)
-                if rng.random() < odd / 4:
-                    calls.deferred.leave(depth)  # the end of the pass
-                    calls.pass_begun(1)
-                    depth = calls.deferred.fetch_begins(1)
-                    self.after(rng)
-                calls.deferred.fetched(depth, [Tensor(rng.choice((16, 16, 5)), 3), Tensor(rng.choice((16, 99)))])
+                self.loads(rng, odd)
             else:
                 for _ in range(rng.randrange(3)):
                     self.after(rng)
@@ -93,25 +132,40 @@ class Program:
                 self.after(rng)
                 if calls.in_parts and not loads:
                     self.make_tensor(rng)
-                depth = calls.deferred.forward_begins((Tensor(16, 3),), rng.random() > odd / 3)
-                self.otherwise(rng, odd)
-                self.calls_collectives(rng, collectives, odd)
-                self.after(rng)
-                calls.deferred.leave(depth)
+
+                def inside() -> None:
+                    self.otherwise(rng, odd)
+                    self.calls_collectives(rng, collectives, odd)
+                    self.after(rng)
+
+                self.runs(inside, learns=rng.random() > odd / 3)
             self.otherwise(rng, odd)
             self.calls_collectives(rng, collectives, odd)
             self.after(rng)
-            depth = calls.deferred.backward_begins()
-            self.after(rng)
-            calls.deferred.backward_ends(depth)
+            self.learns_from_it(lambda: self.after(rng))
         self.otherwise(rng, odd)
         self.after(rng)
-        calls.deferred.optimizer_begins(OPTIMIZER_ID)
+        self.pre(self.optimizer, (), {})
         self.after(rng)
         if rng.random() < odd / 4:
             return  # it raised
-        calls.deferred.optimizer_ends(OPTIMIZER_ID)
+        self.post(self.optimizer, (), {})
         self.noted += calls.deferred.is_on
+
+    def loads(self, rng: random.Random, odd: float) -> None:
+        """The program fetches a batch, perhaps the first of another pass."""
+
+        def batch() -> Any:
+            self.after(rng)
+            if rng.random() < odd / 4:
+                raise StopIteration
+            return [Tensor(rng.choice((16, 16, 5)), 3), Tensor(rng.choice((16, 99)))]
+
+        try:
+            self.fetches(batch)
+        except StopIteration:
+            self.calls.pass_begun(id(self.iterator))
+            self.loads(rng, odd)
 
     def otherwise(self, rng: random.Random, odd: float) -> None:
         """Perhaps something that ends the notes."""
@@ -250,12 +304,12 @@ def test_a_step_that_never_ends_fills_no_memory_and_is_repeated_rarely(
         repeats.reset_mock()
         for _ in range(3 * MOST_NOTES):
             program.after(rng)
-            calls.deferred.fetched(calls.deferred.fetch_begins(1), [Tensor(16, 3)])
+            program.fetches(lambda: [Tensor(16, 3)])
             program.after(rng)
-            calls.deferred.leave(calls.deferred.forward_begins((Tensor(16, 3),), True))
+            program.runs(lambda: None)
             program.after(rng)
-            calls.deferred.backward_ends(calls.deferred.backward_begins())
-            assert len(calls.deferred._notes) < 2 * MOST_NOTES
+            program.learns_from_it(lambda: None)
+            assert len(calls.deferred.notes) < 2 * MOST_NOTES
         assert calls.deferred.is_on == (program is programs[0])
         assert repeats.call_count <= 3 * 3 * FIELDS
         program.step(rng, loads=True, odd=0)
@@ -289,7 +343,7 @@ def test_a_note_that_a_signal_handler_cut_off_is_of_no_later_step(
         for step in range(40):
             if step == 20:
                 deferred.settle()
-                deferred._notes.extend((INPUT, program.now, program.now, None) if program is programs[0] else ())
+                deferred.notes.extend((INPUT, program.now, program.now, None) if program is programs[0] else ())
             program.step(rng, loads=True, odd=0)
         assert deferred.is_on
     assert programs[0].lines() == programs[1].lines()
@@ -319,15 +373,15 @@ def test_a_scaler_that_is_off_leaves_calls_noted(
     scaler, calls = scalers.GradScaler("cpu", enabled=enabled), program.calls
 
     def step() -> None:
-        calls.deferred.optimizer_begins(OPTIMIZER_ID)
+        program.pre(program.optimizer, (), {})
         program.after(rng)
-        calls.deferred.optimizer_ends(OPTIMIZER_ID)
+        program.post(program.optimizer, (), {})
 
     for _ in range(20):
         program.after(rng)
-        calls.deferred.fetched(calls.deferred.fetch_begins(1), [Tensor(16, 3)])
-        calls.deferred.leave(calls.deferred.forward_begins((Tensor(16, 3),), True))
-        calls.deferred.backward_ends(calls.deferred.backward_begins())
+        program.fetches(lambda: [Tensor(16, 3)])
+        program.runs(lambda: None)
+        program.learns_from_it(lambda: None)
         program.after(rng)
         scaler.step(SimpleNamespace(step=step))
         program.noted += calls.deferred.is_on

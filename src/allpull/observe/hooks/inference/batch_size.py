@@ -19,6 +19,7 @@ Content = Tuple[Optional[int], Optional[int]]
 """Samples and elements of a batch."""
 NOTHING: Content = (None, None)
 LISTS = (list, tuple)
+PAIR = 2  # parts of most batches: inputs and targets
 
 
 class Batches:
@@ -120,6 +121,10 @@ class Contents:
     def of(self, batch: Any) -> Content:
         """As ``content_of``."""
         try:
+            if type(batch) in LISTS and len(batch) == self._parts == PAIR:  # a loop costs 3 µs more in cold caches
+                (one, two), (first, second) = batch, self._shapes
+                if one.shape == first and two.shape == second:
+                    return self._content
             parts = batch if type(batch) in LISTS else (batch,)
             if len(parts) == self._parts:
                 for part, shape in zip(parts, self._shapes):  # noqa: B905  Python 3.9 has no strict

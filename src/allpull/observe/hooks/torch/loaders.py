@@ -11,13 +11,13 @@ from typing import Any
 
 from ..inference.step_inference import StepInference
 from .loader_workers import LoaderWorkers
+from .noted_calls import fetching
 
 
 def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
     """Time each fetch in the training process, for any number of ``workers``."""
     from torch.utils.data import dataloader  # noqa: PLC0415  this runs after torch was imported
 
-    calls = inference.deferred
     base: Any = dataloader._BaseDataLoaderIter
     construct, take, iterate = base.__init__, base.__next__, dataloader.DataLoader.__iter__
 
@@ -28,20 +28,6 @@ def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
         workers.starts(loader, self)
         self._allpull_length = _length_of_repeated(loader)
         inference.pass_begun(id(self))  # fastai's loader makes iterators itself
-
-    @functools.wraps(take)
-    def observed_take(self: Any) -> Any:
-        depth = calls.fetch_begins(id(self))
-        try:
-            batch = take(self)
-        except BaseException:  # usually the end of the pass
-            calls.leave(depth)
-            raise
-        length = self._allpull_length
-        if length and self._num_yielded > length and self._num_yielded % length == 1 % length:
-            inference.pass_repeats(id(self))
-        calls.fetched(depth, batch)
-        return batch
 
     @functools.wraps(iterate)
     def observed_iterate(self: Any) -> Any:
@@ -55,7 +41,7 @@ def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
 
     base._allpull_length = 0
     base.__init__ = observed_construct
-    base.__next__ = observed_take
+    base.__next__ = functools.wraps(take)(fetching(inference.deferred, take, inference.pass_repeats))
     dataloader.DataLoader.__iter__ = observed_iterate  # type: ignore[method-assign]  # wrapping is the point
 
 

@@ -16,6 +16,7 @@ from ...recording.arrival import Arrival, watch_ddp
 from ..inference.step_inference import StepInference
 from ..safety import safely
 from .dynamo_skip import skip_our_code
+from .noted_calls import learning, running
 
 SLOT = "_compiled_call_impl"  # where Module.compile stores the call that replaces the module's own
 MOST_RECENT = 8  # modules whose parameters were listed last: that of a new optimizer is among them
@@ -35,8 +36,6 @@ class Networks:
         self._parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
-        self._runs = False  # a network runs; those inside it are part of it
-        self._learns = False  # one has run with gradients, in training mode
         self.see_inputs: Optional[Callable[[Iterable[Any]], None]] = None  # called with the inputs of each call
 
     def parallel(self) -> List[Tuple[int, Any]]:
@@ -194,34 +193,21 @@ class Networks:
 
         A forward hook would be copied, saved and compiled along with it; torch excludes this slot from all three.
         """
-        from torch import is_grad_enabled  # noqa: PLC0415
-        from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
-
-        inference, compiled = self._inference, vars(network).get(SLOT)
-        calls = inference.deferred
         reference: Any = weakref.ref(network)  # it refers to us: avoid a cycle
-
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            module = reference()
-            call = compiled or module._call_impl
-            if self._runs or is_dynamo_compiling():
-                return call(*args, **kwargs)
-            self._runs = True
-            if self.see_inputs is not None:
-                self.see_inputs(args or kwargs.values())
-            learns = is_grad_enabled() and module.training
-            if learns:
-                self._learns = True
-            elif self._learns and not (is_grad_enabled() or module.training):
-                inference.is_evaluated(lambda: getattr(reference(), "training", True))
-            depth = calls.forward_begins(args or kwargs, learns)
-            try:
-                return call(*args, **kwargs)
-            finally:
-                self._runs = False
-                calls.leave(depth)
-
+        observed = running(self._inference.deferred, reference, vars(network).get(SLOT), self._follow)
         object.__setattr__(network, SLOT, observed)  # the setattr of a compiled network would set it on the original
+
+    def _follow(self, network: Any, inputs: Any, learns: bool) -> int:
+        """A call of ``network`` begins that is not noted; returns its depth."""
+        from torch import is_grad_enabled  # noqa: PLC0415  this runs after torch was imported
+
+        if self.see_inputs is not None:
+            self.see_inputs(inputs.values() if isinstance(inputs, dict) else inputs)
+        calls = self._inference.deferred
+        if calls.has_learned and not (is_grad_enabled() or network.training):
+            reference = weakref.ref(network)
+            self._inference.is_evaluated(lambda: getattr(reference(), "training", True))
+        return calls.followed().forward_begins(inputs, learns)
 
     @safely("networks")
     def _evaluates(self, module: Any) -> None:
@@ -245,23 +231,16 @@ def watch_gradients(inference: StepInference, networks: Networks) -> None:
     """Time each backward pass; where there is no optimizer, its graph shows the parameters of ``networks``."""
     from torch import autograd  # noqa: PLC0415  this runs after torch was imported
 
-    calls, backward = inference.deferred, autograd.backward
-
-    @functools.wraps(backward)
-    def observed(*args: Any, **kwargs: Any) -> None:
-        depth = calls.backward_begins()
-        try:
-            backward(*args, **kwargs)
-        finally:
-            calls.backward_ends(depth)
-        if not (calls.is_on or inference.steps_taken):
-            found = inference.updates.after_backward(args[0] if args else kwargs.get("tensors"))
+    def otherwise(tensors: Any) -> None:
+        if not inference.steps_taken:
+            found = inference.updates.after_backward(tensors)
             if found:
                 networks.learns(found)
             elif inference.calls_no_network:
                 networks.watch_parts()
 
-    autograd.backward = observed
+    backward = autograd.backward
+    autograd.backward = functools.wraps(backward)(learning(inference.deferred, backward, otherwise))
 
 
 def _shares(wanted: Set[int], modules: List[Any]) -> List[Tuple[Any, Set[int]]]:

@@ -9,25 +9,14 @@ from ...recording.step_line import OPTIMIZER
 from ..inference.phases import NOT_SEEN
 from ..inference.step_inference import StepInference
 from ..safety import safely
+from .noted_calls import stepping
 
 
 def watch_optimizers(inference: StepInference, made: Any) -> None:
     """Time each ``step`` by torch's global optimizer hooks; ``made`` is called with each new optimizer."""
-    from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
-    from torch.optim import optimizer as optim  # noqa: PLC0415
+    from torch.optim import optimizer as optim  # noqa: PLC0415  this runs after torch was imported
 
-    calls, closures = inference.deferred, Closures(inference)
-
-    def begins(optimizer: Any, args: Any, kwargs: Any) -> Any:
-        if is_dynamo_compiling():
-            return None
-        calls.optimizer_begins(id(optimizer))
-        return closures.observed_in(args, kwargs) if kwargs or len(args) > 1 else None
-
-    def ends(optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        if not is_dynamo_compiling():
-            calls.optimizer_ends(id(optimizer))
-
+    begins, ends = stepping(inference.deferred, Closures(inference).observed_in)
     optim.register_optimizer_step_pre_hook(begins)
     optim.register_optimizer_step_post_hook(ends)
     construct = optim.Optimizer.__init__
