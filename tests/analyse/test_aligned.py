@@ -90,6 +90,20 @@ def test_calls_that_find_no_mate_are_in_other_and_said(buffers: Any, make_log: M
     assert gap.text.startswith("collectives could not all be matched across ranks: 'other' holds the 52 ms per step")
 
 
+def test_calls_that_are_only_launched_block_nobody_however_long_that_takes(buffers: Any) -> None:
+    """As a comm hook calls them; their time is the caller's own, on a busy machine much of it."""
+    run = buffers()
+    unwaited = run.collectives.with_columns(pl.lit(None, pl.Int64).alias(name) for name in ("blocked_ns", "end_ns"))
+    phases = phases_of(buffers(collectives=unwaited))
+    assert per_rank_ms(phases, "other") == [104, 104]
+    assert phases.gaps == ()
+    numbers = [number for of_rank in ([0, 2, 3, 4], [0, 1, 2, 3, 4]) for number in of_rank]  # one call is missing
+    lost = unwaited.filter((pl.col("rank") == 1) | (pl.col("seq") != 1))
+    assert lost.sort("rank", "seq")["seq"].to_list() == numbers
+    most = sum(gap.seconds or 0 for gap in phases_of(buffers(collectives=lost)).gaps)
+    assert most == pytest.approx(0.102 / (2 * STEPS))  # only of the step in which nothing is known of the call
+
+
 def test_a_program_without_ddp_waits_in_its_own_calls_alone(
     make_records: MakeAny, make_calls: MakeAny, make_kind: MakeAny, make_log: MakeAny, make_data: MakeAny
 ) -> None:

@@ -118,7 +118,9 @@ class AlignedRun:
         if self.clock.compares and (self.complete or self.matched.unmatched < self.matched.calls.height):
             costs = self.matched.costs()
             wait, transfer = (placed(costs, name, steps, grid.ranks) for name in ("wait_ns", "transfer_ns"))
-            called = Called(wait=wait, transfer=transfer)
+            launches = self.matched.launches()
+            launched, blocked = (placed(launches, name, steps, grid.ranks) for name in ("launched", "blocked_ns"))
+            called = Called(wait=wait, transfer=transfer, most=np.where(launched > 0, blocked, np.inf))
         parts = split(
             grid,
             one_clock=self.clock.compares,

@@ -60,9 +60,20 @@ class Matched:
 
     def costs(self) -> pl.DataFrame:
         """Per rank and step what calls outside of ``OPAQUE`` phases cost: columns rank, step, wait_ns, transfer_ns."""
-        kept = self.uses.with_row_index("use").filter(~pl.col("inside").is_in(OPAQUE).fill_null(value=False))
-        waited = self.calls.drop_nulls("wait_ns").join(kept, on="use", how="semi")
+        waited = self.calls.drop_nulls("wait_ns").join(self._outside_opaque(), on="use", how="semi")
         return waited.group_by("rank", "step").agg(pl.col("wait_ns", "transfer_ns").sum())
+
+    def launches(self) -> pl.DataFrame:
+        """Per rank and step with calls that were never waited for: their number, and how long others of it blocked.
+
+        Columns rank, step, launched, blocked_ns. A call that is only launched blocks nobody, however long that takes.
+        """
+        of_steps = self.calls.join(self._outside_opaque(), on="use", how="semi").group_by("rank", "step")
+        counted = of_steps.agg(pl.col("blocked_ns").null_count().alias("launched"), pl.col("blocked_ns").sum())
+        return counted.filter(pl.col("launched") > 0)
+
+    def _outside_opaque(self) -> pl.DataFrame:
+        return self.uses.with_row_index("use").filter(~pl.col("inside").is_in(OPAQUE).fill_null(value=False))
 
 
 def match(calls: pl.DataFrame, events: Mapping[int, EventLog], *, slack_ns: int) -> Matched:

@@ -85,10 +85,15 @@ class Phases:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Called:
-    """What collectives outside DDP's backward cost where they were matched, in seconds, shape (steps, ranks)."""
+    """What collectives outside DDP's backward cost where they were matched, in seconds, shape (steps, ranks).
+
+    ``most`` is how long a rank was blocked at most, matched or not: less than its calls took where some were only
+    launched, and infinite where none was.
+    """
 
     wait: Floats
     transfer: Floats
+    most: Floats
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -147,9 +152,10 @@ def split(
     seconds["other"] = np.maximum(other, 0, out=other)
     known += other
     count = int(violations.sum())
+    most, why = np.inf if called is None else called.most, _why_not(one_clock, complete)
     gaps = (
         *_gaps_of_spans(grid),
-        *_gaps_of_collectives(grid, blocked, calls, why=_why_not(one_clock, complete), reduces=reduces),
+        *_gaps_of_collectives(grid, blocked, calls, most=most, why=why, reduces=reduces),
         *_gap_of_unmatched(grid, blocked),
         *_gap_of_violations(grid, count),
         *_gap_of_clocks(seconds["wait"], bound_s),
@@ -242,7 +248,9 @@ def _gap_of_unmatched(grid: Grid, blocked: _Blocked) -> Iterator[Gap]:
         yield Gap(kind="blocked in other", text=text, seconds=lost_s)
 
 
-def _gaps_of_collectives(grid: Grid, blocked: _Blocked, calls: _Blocked, *, why: str, reduces: bool) -> Iterator[Gap]:
+def _gaps_of_collectives(
+    grid: Grid, blocked: _Blocked, calls: _Blocked, *, most: Floats | float, why: str, reduces: bool
+) -> Iterator[Gap]:
     recorded = bool(calls.known.any())
     if grid.ranks > 1 and not blocked.known.any() and not recorded:
         text = (
@@ -265,7 +273,7 @@ def _gaps_of_collectives(grid: Grid, blocked: _Blocked, calls: _Blocked, *, why:
         text = f"arrivals at collectives were not recorded in {_of(unknown, grid)}: waiting in their steps is unknown"
         yield Gap(kind="arrivals", text=text)
     if calls.wait is not None and calls.transfer is not None:
-        unmatched_s = calls.seconds - calls.wait - calls.transfer
+        unmatched_s = np.maximum(np.minimum(calls.seconds, most) - calls.wait - calls.transfer, 0)
         if unmatched_s.sum() > SMALL_SHARE * grid.wall_s.sum():
             mean_s = float(unmatched_s.mean())
             lost = f"'other' holds the {show_time(mean_s)} per step that ranks were blocked in them"

@@ -179,7 +179,7 @@ class Recorder:
 
     def retract(self, place: int) -> None:
         """The one open phase, which is of ``OPAQUE``, was none: its time counts as phase ``place``."""
-        now, begin = self.clock_ns(), self._opaque_begin_ns
+        now, begin = self.clock_ns(), max(self._opaque_begin_ns, self.begin_ns)  # a step may have ended in it
         self.spent[self.stack.pop()] -= self.turned_ns - begin
         self.spent[place] += now - begin
         self.turned_ns = self.live[ENDED_NS] = now

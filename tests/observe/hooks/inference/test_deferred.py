@@ -95,7 +95,7 @@ class Program:
         self.network = network
         self.backward = learning(calls, call, lambda _: None)
         self.optimizer = object()
-        self.pre, self.post = stepping(calls, lambda args, kwargs: None)
+        self.pre, self.post = stepping(calls, lambda _args, _kwargs: None)
 
     def follows(self, _: Any, inputs: Any, learns: bool) -> int:
         """A forward pass that is not noted begins."""

@@ -188,6 +188,63 @@ for epoch in range(2):
     assert len(run.events("epoch")) == 2
 
 
+VALIDATING = """
+def ahead(loader):
+    it = iter(loader)
+    now = next(it)
+    for later in it:
+        yield now
+        now = later
+    yield now
+
+head = nn.Linear(3, 1)
+critic = torch.optim.SGD(head.parameters(), lr=0.1) if {optimizers} == 2 else None
+for epoch in range(2):
+    for i, (x, y) in enumerate({loader}):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        {between}
+        if critic:
+            critic.zero_grad()
+            head(model(x)).mean().backward()
+            critic.step()
+        {after}
+"""
+VALIDATE = "[model(data.tensors[0][j:j + 10]) for j in range(0, 70, 10)] if i == 2 else None"
+
+
+@pytest.mark.parametrize(("optimizers", "loader"), [(1, "loader"), (1, "ahead(loader)"), (2, "loader")])
+def test_a_validation_on_slices_between_two_steps_is_evaluation(watched: Watch, optimizers: int, loader: str) -> None:
+    """Without ``eval()`` and without a loader of its own."""
+    source = VALIDATING.replace("{between}", "").replace("{loader}", loader)
+    source = source.replace("{after}", f"with torch.no_grad(): {VALIDATE}").replace("{optimizers}", str(optimizers))
+    run = watched(TRAINING + source)
+    assert (run.code, run.err) == (0, "")
+    steps = run.steps()
+    assert [step.samples for step in steps] == 2 * SAMPLES
+    assert [step.backward_passes for step in steps] == 10 * [optimizers]
+    assert [step.step for step in steps if step.evaluation_ns] == [3, 8]
+    assert [(span.name, span.step) for span in run.events("span")] == [("evaluation", 3), ("evaluation", 8)]
+    assert [step.step for step in steps if "evaluation" in step.tags] == [3, 8]
+
+
+def test_samples_without_gradients_for_the_second_optimizer_are_no_evaluation(watched: Watch) -> None:
+    """As a GAN makes them, on the batch of which the first has learned already."""
+    source = VALIDATING.replace("{loader}", "loader").replace("{after}", "").replace("{optimizers}", "2")
+    run = watched(TRAINING + source.replace("{between}", f"with torch.no_grad(): {VALIDATE}"))
+    assert (run.code, run.err) == (0, "")
+    steps = run.steps()
+    assert [step.samples for step in steps] == 2 * SAMPLES
+    assert [step.backward_passes for step in steps] == 10 * [2]
+    assert not any(step.evaluation_ns for step in steps)
+    assert not run.events("span")
+    for step in steps:
+        parts = (step.input_ns, step.forward_ns, step.backward_ns, step.optimizer_ns)
+        assert all(part and part > 0 for part in parts), step
+        assert sum(part or 0 for part in parts) <= step.end_ns - step.begin_ns
+
+
 def test_an_evaluation_before_the_first_step_counts(watched: Watch) -> None:
     first = "model.eval()\nwith torch.no_grad():\n    model(torch.randn(5, 8))\n"
     run = watched(TRAINING + first + LOOP)

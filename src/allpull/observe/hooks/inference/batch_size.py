@@ -43,6 +43,11 @@ class Batches:
         """Whether the program has trained on no batch of the current pass."""
         return not self.now.learned or not self._passes
 
+    @property
+    def is_between(self) -> bool:
+        """Whether the program has fetched nothing since it trained last."""
+        return len(self.now.waiting) <= self.now.ahead
+
     def is_learned_from(self, iterator: int) -> bool:
         """Whether the program has trained on a batch of the current pass with the iterator of this id."""
         loader_pass = self._passes.get(iterator)
@@ -85,6 +90,7 @@ class Batches:
         given, self.given = self.given, NOTHING
         now = self.now
         samples, elements = now.waiting.popleft() if now.waiting else given
+        now.ahead = len(now.waiting)
         if now.left:
             now.left -= 1
             now.learned = now.left > 0
@@ -97,14 +103,15 @@ class Batches:
 class Pass:
     """One pass over a loader: contents of its pending batches, and whether the program trained on one.
 
-    Where the loader has begun another pass with the same iterator, ``left`` of them are still of this one.
+    Where the loader has begun another pass with the same iterator, ``left`` of them are still of this one. ``ahead`` of
+    them were pending when the program trained last.
     """
 
-    __slots__ = ("learned", "left", "waiting")
+    __slots__ = ("ahead", "learned", "left", "waiting")
 
     def __init__(self) -> None:
         self.learned = False
-        self.left = 0
+        self.ahead = self.left = 0
         self.waiting: Deque[Content] = deque(maxlen=MOST_WAITING)
 
 

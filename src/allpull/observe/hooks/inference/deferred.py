@@ -248,10 +248,10 @@ class Deferred:
         self._inference.leave(depth)
         return recorder.turned_ns
 
-    def collective(self, kind: int, number: int, begin: int, blocked: int, end: int) -> None:
-        """The program called, and waited for, a collective: as in ``Recorder.collective``."""
+    def collective(self, kind: int, number: int, begin: int, blocked: Optional[int], end: Optional[int]) -> None:
+        """The program called a collective, and waited for it or never will: as in ``Recorder.collective``."""
         if self.is_on:
-            self.note((CALLED, end, end, (kind, number, begin, blocked, end)))
+            self.note((CALLED, begin, begin, (kind, number, begin, blocked, end)))
             return
         recorder = self._inference.recorder
         if recorder is not None:

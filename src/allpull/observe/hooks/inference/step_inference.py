@@ -11,7 +11,7 @@
 - A pass over a loader is an epoch if the program trains on one of its batches.
 - Evaluation lasts from ``eval()`` to ``train()`` of the network; if a program calls neither, from a forward pass
   without gradients to the next one with gradients, unless that learns from the same batch. A checkpoint or a barrier
-  ends it too.
+  ends it too; and where it began between a step and the next batch of the pass, the fetch of that.
 - Once an environment was called, or an action drawn without gradients, such forward passes are a rollout, together with
   the environments, from the first of both until the program learns.
 - A phase that an exception leaves open ends with the phase around it.
@@ -20,7 +20,7 @@
 from __future__ import annotations
 
 from threading import get_ident
-from typing import Any, Callable, Dict, Tuple
+from typing import Any, Callable, Dict
 
 from ...recording.recorder import Recorder
 from ...recording.step_line import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
@@ -35,6 +35,7 @@ from .optimizer_turns import OptimizerTurns
 from .phases import NOT_SEEN, Phases
 from .rollout import Rollout
 from .update_steps import UpdateSteps
+from .works import Works
 
 ELSEWHERE = -2  # the depth of a call in another thread
 NO_UPDATE = "but nothing updated a parameter, so there are no steps: mark them with allpull.step()"
@@ -61,7 +62,7 @@ class StepInference(Phases):
         self.optimizers = 0
         self.stepping: Dict[int, int] = {}  # optimizers that are stepping, with their depth
         self._turns = OptimizerTurns()
-        self.reducing: Dict[int, Tuple[int, int, int]] = {}  # kind, number, begin of backward's collectives, by work
+        self.works = Works(self)
         self._unobserved = 0  # steps that an unobserved optimizer must have taken
         self.updates = UpdateSteps(self)
         self.checkpoints = Checkpoints(self)
@@ -185,6 +186,8 @@ class StepInference(Phases):
             return NOT_SEEN
         elif self._recording is not None and self.batches.is_new_pass and not self.stepping:
             self._evaluation.begin_on(self.batches.now, self._recording)
+        elif self._recording is not None and self.steps_taken and not self.stepping:
+            self._evaluation.begin_between(self.batches, self._recording)
         return NOT_SEEN if self._recording is None else self._recording.enter(FORWARD)
 
     @safely("evaluation")
@@ -307,8 +310,8 @@ class StepInference(Phases):
             if depth >= 0:
                 recorder.leave_until(depth)
             self.steps_taken += 1
-            if self.reducing:
-                self._forget_reducing(recorder)
+            if self.works.reducing:
+                self.works.optimizer_stepped()
             turns, saw_forward = self._turns, self._saw_forward
             if self.steps_by_marks or turns.is_group_of_written_step(number, recorder, saw_forward=saw_forward):
                 return
@@ -322,12 +325,6 @@ class StepInference(Phases):
                 self.deferred.consider(recorder)
         except Exception as error:  # noqa: BLE001
             self._lose("optimizers", error)
-
-    def _forget_reducing(self, recorder: Recorder) -> None:
-        """Record the collectives of a comm hook, for which DDP waits unobserved."""
-        for started in self.reducing.values():
-            recorder.collective(*started, None, None)
-        self.reducing.clear()
 
     @safely("optimizers")
     def optimizer_skips(self, number: int) -> None:
@@ -368,7 +365,7 @@ class StepInference(Phases):
     def is_plain(self) -> bool:
         """Whether each step of the program is one of its only optimizer."""
         several = self.optimizers > 1 or self.steps_by_marks or self._unobserved
-        under_way = self.stepping or self.reducing or self._turns.in_groups
+        under_way = self.stepping or self.works.reducing or self._turns.in_groups
         now = self.batches.now
         return now.learned and not (now.left or several or under_way or self.failed)
 
@@ -389,6 +386,7 @@ class StepInference(Phases):
     def finish(self) -> None:
         """The program ends: write the step that was cut."""
         recorder = self.recorder
+        self.works.forget()
         self.updates.finish()
         if recorder is not None and self._unobserved >= UNOBSERVED and recorder.passes:
             recorder.cut()

@@ -35,7 +35,6 @@ PACKAGES = ("bagua", "byteps", "deepspeed", "hivemind", "horovod", "mpi4py", "ra
 BARRIERS = ("barrier", "monitored_barrier")
 ROOTS = ("src", "dst", "group_src", "group_dst")
 NO_ROOTS = (None, None, None, None)
-MOST_PENDING = 4096  # asynchronous collectives without a wait so far
 MOST_KINDS = 4096  # operations and sizes; further ones are not recorded
 
 
@@ -84,7 +83,6 @@ class Collectives:
         self._inference = inference
         self._kinds: Dict[Any, Tuple[int, str]] = {}
         self._numbers: Dict[str, int] = {}
-        self._pending: Dict[int, Tuple[int, int, int]] = {}
         self._wrapped: Dict[Callable[..., Any], Callable[..., Any]] = {}
         self._calling = False
         self._joined: Optional[Dict[str, Any]] = None  # the process group, once this rank is in it
@@ -180,18 +178,9 @@ class Collectives:
             if work is None:
                 self._inference.deferred.collective(kind, number, begin, end - begin, end)
                 return
-            pending = self._inference.reducing if inside == BACKWARD else self._pending
-            if len(pending) >= MOST_PENDING:
-                pending.clear()
-            pending[id(work)] = (kind, number, begin)
+            self._inference.works.starts(work, kind, number, begin, in_backward=inside == BACKWARD)
         except Exception as error:  # noqa: BLE001  no error of ours may reach the program
-            give_up(self, "collectives", error, "_called", "_waited")
-
-    def _waited(self, work: Any, begin: int, end: int) -> None:
-        pending = self._pending.pop(id(work), None) or self._inference.reducing.pop(id(work), None)
-        if pending is not None:
-            kind, number, called = pending
-            self._inference.deferred.collective(kind, number, called, end - begin, end)
+            give_up(self, "collectives", error, "_called")
 
     def _new_kind(self, call: Call, inside: int, key: Any) -> Optional[Tuple[int, str]]:
         """The number of a new kind of collectives, and the name of their group; None if we are not in the group."""
@@ -287,11 +276,11 @@ class Collectives:
                 setattr(module, name, observed)
 
     def _wrap_wait(self, dist: Any) -> None:
-        inference, calls, wait = self._inference, self._inference.deferred, dist.Work.wait
+        works, calls, wait = self._inference.works, self._inference.deferred, dist.Work.wait
 
         @functools.wraps(wait)
         def observed(work: Any, *args: Any, **kwargs: Any) -> Any:
-            if not (id(work) in self._pending or id(work) in inference.reducing):
+            if not works.is_pending(work):
                 return wait(work, *args, **kwargs)  # the common case: torch waits this way for synchronous ones
             depth = calls.enter(COLLECTIVE)
             if depth == NOT_SEEN:
@@ -302,7 +291,7 @@ class Collectives:
             finally:
                 end = time.monotonic_ns()
                 calls.leave(depth)
-                self._waited(work, begin, end)
+                works.waited(work, end - begin, end)
 
         dist.Work.wait = observed
 
