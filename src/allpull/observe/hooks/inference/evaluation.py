@@ -49,7 +49,7 @@ class Evaluation:
             self._undecided_in, self._fetched = loader_pass, len(loader_pass.waiting)
 
     def begin_between(self, batches: Batches, recorder: Recorder) -> None:
-        """The network runs without gradients, which an evaluation does after a step and before the next batch is fetched.
+        """The network runs without gradients: an evaluation, if a step has ended and no batch was fetched since.
 
         Another optimizer may still step, for which a GAN makes samples so: a step that was cut is not finished here.
         """
