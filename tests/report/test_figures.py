@@ -6,10 +6,12 @@ import zlib
 from xml.etree import ElementTree as ET
 
 import pytest
+import vl_convert
 from report_samples import empty, hostile, one, three
 
 from allpull.errors import BadInput
 from allpull.report.figures import write_figures
+from allpull.report.html.draw import svg, vega_lite
 
 CHARTS = ["accuracy", "loss", "phases", "steps", "throughput"]
 WIDTH_PT = 8 / 2.54 * 72
@@ -97,3 +99,15 @@ def test_a_directory_that_cannot_be_is_one_clear_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInput, match="cannot write"):
         write_figures(one(), tmp_path / "file" / "figures")
+
+
+def test_paths_have_no_more_digits_than_a_screen_shows() -> None:
+    """The picture stays the same: no number moved by half a hundredth of a pixel."""
+    drawn = {"data": {"values": [{"x": x, "y": 1 / (x + 3)} for x in range(7)]}, "mark": "line"}
+    drawn["encoding"] = {"x": {"field": "x", "type": "ordinal"}, "y": {"field": "y", "type": "quantitative"}}
+    exact = vl_convert.vegalite_to_svg(drawn, vl_version=vega_lite())
+    rounded = svg(drawn)
+    number = re.compile(r"\d+(?:\.\d+)?")
+    before, after = ([float(one) for one in number.findall(text)] for text in (exact, rounded))
+    assert max(abs(one - other) for one, other in zip(before, after, strict=True)) <= 0.005
+    assert len(rounded) < len(exact)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import version
@@ -15,14 +16,15 @@ from allpull.report import user_cache
 
 PNG_SCALE = 2.0
 MAX_BUNDLE_BYTES = 16 << 20
+_PATH, _DIGITS = re.compile(r' d="[^"]*"'), re.compile(r"\d+\.\d{3,}")
 NO_NETWORK: list[str] = []
 """URLs that a specification may fetch while it is converted: none."""
 
 
 def svg(spec: Mapping[str, Any]) -> str:
-    """The chart as an SVG element."""
+    """The chart as an SVG element, its paths to a hundredth of a pixel: a third of the size of 15 digits."""
     text: str = vl_convert.vegalite_to_svg(dict(spec), vl_version=vega_lite(), allowed_base_urls=NO_NETWORK)
-    return text
+    return _PATH.sub(lambda path: _DIGITS.sub(lambda number: f"{float(number[0]):.2f}", path[0]), text)
 
 
 def png(spec: Mapping[str, Any]) -> bytes:
