@@ -18,7 +18,9 @@ from allpull.data.pack_format import (
     JPEG_SEGMENTS,
     LISTS,
     NAMES,
+    ODD,
     SHARD_HEAD_BYTES,
+    SKIPPED,
     Header,
     PackError,
     Rows,
@@ -28,6 +30,7 @@ from allpull.data.pack_format import (
 )
 from allpull.data.regular_files import open_regular
 
+MAX_LINE_BYTES = 1 << 20  # of a list: a name and a reason, both far shorter
 MAX_FAULTS = 1000  # listed; further ones are only counted
 
 
@@ -116,18 +119,25 @@ def _record(data: bytes, row: Rows) -> str:
 
 
 def _list(directory: Path, name: str, header: Header) -> str:
-    """The fault of one list of the pack, or ""; of a pack that has no checksums of them, names are counted."""
+    """The fault of one list of the pack, or ""; of a pack that has no checksums of them, names are counted.
+
+    Reading ends where the file cannot be right any more: with too many lines, or one that does not end.
+    """
     wanted = header.lists.get(name)
     if wanted is None and name != NAMES:
         return ""
+    listed = {NAMES: header.records, SKIPPED: header.skipped, ODD: sum(header.remarks.values())}[name]
     lines = checksum = 0
     try:
         with os.fdopen(open_regular(directory / name), "rb") as file:
-            while block := file.read(1 << 20):
-                lines += block.count(b"\n")
+            while block := file.read(MAX_LINE_BYTES):
+                ends = block.count(b"\n")
+                lines += ends
                 checksum = zlib.crc32(block, checksum)
+                if lines > listed or not ends:
+                    break
     except PackError as error:
         return f"{name}: {error}"
-    if name == NAMES and lines != header.records:
-        return f"{name}: {lines} names for {header.records} records"
+    if name == NAMES and lines != listed:
+        return f"{name}: {lines} names for {listed} records"
     return f"{name}: wrong checksum" if wanted not in (None, checksum) else ""
