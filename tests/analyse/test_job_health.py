@@ -80,6 +80,13 @@ def test_a_healthy_job_has_no_trouble_and_right_numbers():
     assert result.phases == {"forward": pytest.approx(0.06), "collective": pytest.approx(0.04)}
 
 
+def test_a_killed_job_has_no_time_left():
+    record = RECORD.model_copy(update={"kind": "train", "spec": {"train": {"epochs": 3}}})
+    job = JobSnapshot(record=record, ranks=(rank(0), rank(1)), metrics={"steps_per_epoch": 40})
+    assert assess(job).left_s == pytest.approx(100 * 0.1)
+    assert assess(replace(job, is_over=True)).left_s is None
+
+
 def test_phases_sum_to_the_steady_step_however_long_an_odd_one_was():
     odd = replace(steps(100)[0], end_ns=10**12, phases_ns={"forward": 10**12}, is_tagged=True)
     plain = tuple(replace(step, phases_ns={"forward": 40 * 10**6}) for step in steps(60))

@@ -42,6 +42,7 @@ def assess(job: JobSnapshot) -> WatchResult:
     done = min((_steps_done(rank) for rank in job.ranks), default=0)
     total = _total(job)
     running = job.record.status in UNENDED
+    goes_on = running and not job.is_over
     fastest_s = min((pace.own_s for pace in paces.values()), default=0.0)
     return WatchResult(
         schema=tag("watch"),
@@ -52,7 +53,7 @@ def assess(job: JobSnapshot) -> WatchResult:
         steps_done=done,
         steps_total=total,
         epoch=max((rank.steps[-1].epoch for rank in job.ranks if rank.steps), default=None),
-        left_s=None if total is None or step_s is None or not running else max(0, total - done) * step_s,
+        left_s=None if total is None or step_s is None or not goes_on else max(0, total - done) * step_s,
         step_s=step_s,
         samples_per_s=_samples_per_s(job.ranks),
         phases=_phases(job.ranks),
