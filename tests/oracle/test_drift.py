@@ -11,7 +11,9 @@ from tests.oracle.judged import assert_priced
 from tests.oracle.training import Device, Training, even
 
 ALL = slice(None)
-PLACES = pytest.mark.parametrize("device", [None, Device()], ids=["cpu", "device"])
+PLACES = pytest.mark.parametrize(
+    "device", [None, pytest.param(Device(), marks=pytest.mark.slow)], ids=["cpu", "device"]
+)
 FROM = slice(62, None)
 
 

@@ -11,7 +11,9 @@ from tests.oracle.judged import assert_priced
 from tests.oracle.test_loaders_at_their_limit import loaded, of_processes, slow_network
 from tests.oracle.training import Device, Training, Wire, even
 
-DEVICES = pytest.mark.parametrize("device", [None, Device(issue_share=0.2)], ids=["cpu", "device"])
+DEVICES = pytest.mark.parametrize(
+    "device", [None, pytest.param(Device(issue_share=0.2), marks=pytest.mark.slow)], ids=["cpu", "device"]
+)
 FAST = Wire(latency_s=0.0, bytes_per_s=1e13)
 
 

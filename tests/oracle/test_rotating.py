@@ -18,7 +18,7 @@ def delayed_in_turn(healthy: Training, seconds: float, seed: int, *, exponential
     return healthy
 
 
-@pytest.mark.parametrize("device", [None, Device()], ids=["cpu", "device"])
+@pytest.mark.parametrize("device", [None, pytest.param(Device(), marks=pytest.mark.slow)], ids=["cpu", "device"])
 @pytest.mark.parametrize(
     ("ranks", "jitter", "seconds", "exponential"),
     [(7, 0.066, 0.020, False), (5, 0.052, 0.028, False), (7, 0.067, 0.033, True), (12, 0.05, 0.030, True)],

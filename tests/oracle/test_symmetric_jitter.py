@@ -34,7 +34,7 @@ def test_six_equal_ranks_gain_equal_work(judge: Judge, ranks: int, jitter: float
     assert found.gain.value == pytest.approx(judged.truth, rel=0.01)
 
 
-@pytest.mark.parametrize("device", [None, Device()], ids=["cpu", "device"])
+@pytest.mark.parametrize("device", [None, pytest.param(Device(), marks=pytest.mark.slow)], ids=["cpu", "device"])
 @pytest.mark.parametrize(("ranks", "jitter"), [(4, 0.15), (6, 0.12)])
 def test_work_that_varies_on_few_ranks_is_priced_by_equal_work(
     judge: Judge, ranks: int, jitter: float, device: Device | None

@@ -30,7 +30,9 @@ def test_all_queueing_is_gone_and_not_its_median(judge: Judge, ranks: int, relat
     assert found.gain.value == pytest.approx(judged.truth, rel=0.01)
 
 
-@pytest.mark.parametrize("device", [None, Device(sync=True)], ids=["cpu", "device"])
+@pytest.mark.parametrize(
+    "device", [None, pytest.param(Device(sync=True), marks=pytest.mark.slow)], ids=["cpu", "device"]
+)
 @pytest.mark.parametrize("relative", [0.0, 0.1, 0.3])
 def test_all_time_between_phases_is_gone_and_not_its_median(
     judge: Judge, relative: float, device: Device | None
