@@ -47,7 +47,7 @@ from allpull.units import show_time
 
 UNCOMPILED, COMPILED = ("train.compile", "reduce-overhead"), ("train.cuda_graph", "true")
 """Keys of allpull's own trainer and their values, by whether its model is compiled already."""
-HALF = 0.5  # of the ranks: fewer are named
+HALF = 0.5  # of the ranks: as many or fewer are named
 LEAST = 0.05  # of a step: the best programs have some gaps between kernels
 
 
@@ -64,7 +64,7 @@ def find(facts: Facts) -> list[Candidate]:
     if not setters.any() or window.paced_s is None:
         return []
     paced_s = float(lower_median(window.paced_s[:, setters].mean(axis=0)))
-    few = tuple(np.flatnonzero(setters).tolist()) if setters.mean() < HALF else ()
+    few = tuple(np.flatnonzero(setters).tolist()) if setters.mean() <= HALF else ()
     busy_share = None if few else facts.machine.device_busy_share  # that is the mean over all devices
     if busy_share is None:
         most_s, extra = paced_s, []
