@@ -155,19 +155,17 @@ def _await(started: Sequence[subprocess.Popen[bytes]], patience_s: float, look: 
         AllpullError: one has not, or not in time.
     """
     until_s = time.monotonic() + patience_s
-    while any(process.poll() is None for process in started) and time.monotonic() < until_s:
-        if any(process.returncode for process in started):
-            break
+    codes = [process.poll() for process in started]
+    while None in codes and not any(codes) and time.monotonic() < until_s:
         look()
         time.sleep(ALONE_LOOK_S)
+        codes = [process.poll() for process in started]
     for rank, process in enumerate(started):
-        if process.poll() is None:
-            continue
-        if process.returncode:
+        if codes[rank]:
             assert process.stderr is not None
             last = process.stderr.read().decode("utf-8", "replace").strip().splitlines()[-1:]
             reason = "".join(last) or f"exit code {process.returncode}"
             raise AllpullError(f"rank {rank} of this lab failed: {reason}")
-    if any(process.returncode is None for process in started):
-        waiting = counted(sum(process.returncode is None for process in started), "rank")
+    if None in codes:
+        waiting = counted(codes.count(None), "rank")
         raise AllpullError(f"{waiting} of this lab did not end within {patience_s:.0f} s")
