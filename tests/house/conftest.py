@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 def root() -> Path:
     """The root of the repository."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def trees(root: Path) -> dict[str, ast.Module]:
+    """Each of our source files, parsed, by its path below src/allpull."""
+    package = root / "src" / "allpull"
+    paths = sorted(package.rglob("*.py"))
+    return {path.relative_to(package).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -23,10 +22,10 @@ WRITERS = ("rundir", "observe", "train")
 """Rooms that may open files of a run: the one that reads it, and those in whose processes it is written."""
 
 
-def test_no_file_but_layout_spells_a_path_of_a_run(root: Path) -> None:
+def test_no_file_but_layout_spells_a_path_of_a_run(trees: dict[str, ast.Module]) -> None:
     spelled = [
         f"{where}:{line}: {text!r}"
-        for where, tree in sources(root)
+        for where, tree in trees.items()
         if where != "rundir/layout.py"
         for line, text in literals(tree)
         if SPELLED.search(text)
@@ -34,10 +33,10 @@ def test_no_file_but_layout_spells_a_path_of_a_run(root: Path) -> None:
     assert not spelled, "name them in rundir/layout.py:\n" + "\n".join(spelled)
 
 
-def test_files_of_a_run_are_read_by_rundir(root: Path) -> None:
+def test_files_of_a_run_are_read_by_rundir(trees: dict[str, ast.Module]) -> None:
     read = [
         f"{where}:{line}"
-        for where, tree in sources(root)
+        for where, tree in trees.items()
         if where.partition("/")[0] not in WRITERS
         for line in readings(tree)
     ]
@@ -72,13 +71,6 @@ def test_a_file_of_a_run_that_is_read_is_noticed(code: str, count: int) -> None:
     assert len(list(readings(ast.parse(code)))) == count
 
 
-def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
-    """Each of our source files, parsed, by its path in the package."""
-    package = root / "src" / "allpull"
-    for path in sorted(package.rglob("*.py")):
-        yield path.relative_to(package).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
-
-
 def literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Each text, with its line; not docstrings, which are statements of their own."""
     prose = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
@@ -90,8 +82,15 @@ def literals(tree: ast.Module) -> Iterator[tuple[int, str]]:
 def readings(tree: ast.Module) -> Iterator[int]:
     """The lines that read or list a path of ``layout``."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in READING:
+        if isinstance(node, ast.Call) and _called(node.func) in READING:
             modes = {word.value for word in node.args if isinstance(word, ast.Constant)}
             names = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
             if "layout" in names and not modes & {"w", "a", "wb", "ab", "xb"}:
                 yield node.lineno
+
+
+def _called(function: ast.expr) -> str:
+    """The last word of the name of what is called, empty where it has none."""
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""

@@ -24,12 +24,12 @@ def sources(root: Path) -> dict[str, str]:
     return {path.relative_to(source).as_posix(): path.read_text("utf-8") for path in source.rglob("*.py")}
 
 
-def functions(sources: dict[str, str]) -> dict[str, int]:
+def functions(trees: dict[str, ast.Module]) -> dict[str, int]:
     """path:function → lines, docstring included."""
     return {
         f"{path}:{node.name}": (node.end_lineno or 0) - node.lineno + 1
-        for path, text in sources.items()
-        for node in ast.walk(ast.parse(text))
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
 
@@ -40,15 +40,15 @@ def test_files_are_short_or_say_why_not(sources: dict[str, str]) -> None:
     assert set(LONG_FILES) - set(long) == set(), "no longer needed"
 
 
-def test_functions_are_short_or_say_why_not(sources: dict[str, str]) -> None:
-    long = {name: lines for name, lines in functions(sources).items() if lines > FUNCTION_LINES}
+def test_functions_are_short_or_say_why_not(trees: dict[str, ast.Module]) -> None:
+    long = {name: lines for name, lines in functions(trees).items() if lines > FUNCTION_LINES}
     assert set(long) - set(LONG_FUNCTIONS) == set(), long
     assert set(LONG_FUNCTIONS) - set(long) == set(), "no longer needed"
 
 
-def test_every_file_says_its_idea_in_one_line(sources: dict[str, str]) -> None:
-    for path, text in sources.items():
-        said = ast.get_docstring(ast.parse(text))
+def test_every_file_says_its_idea_in_one_line(trees: dict[str, ast.Module]) -> None:
+    for path, tree in trees.items():
+        said = ast.get_docstring(tree)
         assert said, f"{path} does not say what it is"
         assert said.splitlines()[0].endswith((".", ":")), f"{path}: {said.splitlines()[0]}"
 

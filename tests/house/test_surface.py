@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 from collections.abc import Iterator
@@ -75,6 +76,7 @@ def test_whatever_reads_answers_in_json(group: Any) -> None:
         assert any("--json" in one.opts for one in commands[name].params), name
 
 
+@functools.cache
 def shown_help(name: str, columns: int) -> str:
     """What ``allpull NAME --help`` prints on a terminal of this width."""
     done = CliRunner().invoke(app, [*name.split(), "--help"], terminal_width=columns, env={"COLUMNS": str(columns)})

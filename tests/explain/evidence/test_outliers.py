@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -114,6 +116,12 @@ def test_phases_are_told_apart() -> None:
 FEW_STEPS = (8, 10, 15, 20, 25)
 
 
+def in_short(values: tuple[Any, ...], *short: Any) -> list[Any]:
+    """``values`` of a test that draws hundreds of runs for each: all but ``short`` are with the long tests."""
+    long = [one for one in values if one not in short]
+    return [*short, *(pytest.param(*np.atleast_1d(one).tolist(), marks=pytest.mark.slow) for one in long)]
+
+
 @pytest.mark.parametrize("steps", FEW_STEPS)
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_a_rank_that_is_half_as_slow_again_stands_out_of_few_ranks_and_few_steps(ranks: int, steps: int) -> None:
@@ -134,7 +142,7 @@ def test_the_power_at_two_ranks_is_what_the_docstring_says(steps: int, deviation
     assert sum(bool(outliers(work).ranks) for work in runs) >= 0.93 * len(runs)
 
 
-@pytest.mark.parametrize("steps", FEW_STEPS)
+@pytest.mark.parametrize("steps", in_short(FEW_STEPS, 10))
 @pytest.mark.parametrize("kind", NOISES)
 def test_of_few_steps_equal_ranks_do_not_stand_out(kind: str, steps: int) -> None:
     for ranks in (2, 3, 4):
@@ -193,7 +201,10 @@ def test_a_rank_that_pauses_in_every_nth_step_stands_out(steps: int, every: int,
     assert [one.rank for one in outliers(work).ranks] == [1]
 
 
-@pytest.mark.parametrize(("steps", "number", "ranks"), [(20, 4, 2), (90, 4, 2), (90, 6, 8), (90, 3, 2), (40, 5, 4)])
+@pytest.mark.parametrize(
+    ("steps", "number", "ranks"),
+    in_short(((20, 4, 2), (90, 4, 2), (90, 6, 8), (90, 3, 2), (40, 5, 4)), (20, 4, 2), (90, 3, 2)),
+)
 def test_as_many_pauses_at_any_steps_make_nobody_stand_out(steps: int, number: int, ranks: int) -> None:
     rng, out = np.random.default_rng(5), 0
     for seed in range(200):
