@@ -2,7 +2,8 @@
 
 Of ranks that are late at the same meetings only the last one shows, so each late rank is priced with the other late
 ones gone, and what remains with all of them gone. Faults of the whole job are priced as recorded: a rank whose lateness
-a busy network hides costs nothing meanwhile, and a note says so.
+a busy network hides costs nothing meanwhile, and a note says so. What costs next to nothing by itself, and much
+together with another loss, is a finding of both (``hiding``).
 
 A finding is kept where the low end of its gain is above 1, and its loss above the clock error and above the least share
 of a step that its rule can distinguish from jitter. The noise floor is that of late ranks, so only they, and what
@@ -22,10 +23,12 @@ from itertools import combinations
 
 from allpull.explain.candidate import MIN_SHARE, Candidate, seconds
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.hiding import hiding
 from allpull.explain.manual import section
 from allpull.explain.pricing.expected_gain import expected_gain
 from allpull.explain.pricing.price import Price, bounded, price, without_all
 from allpull.explain.rules import RULES, names
+from allpull.explain.rules.hidden_losses import Loss
 from allpull.replay.engine import replay
 from allpull.schema.explained import Finding
 from allpull.units import counted, percent, show_time
@@ -52,10 +55,14 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Doubt:
-    """Why a candidate is no finding. ``note`` is None where it is too small to be mentioned."""
+    """Why a candidate is no finding. ``note`` is None where it is too small to be mentioned.
+
+    ``hidden``: the candidate, where it is certain, and other losses may hide what it costs.
+    """
 
     note: str | None = None
     may_cost: bool = False
+    hidden: Loss | None = None
 
 
 def findings(facts: Facts) -> Findings:
@@ -83,6 +90,7 @@ def findings(facts: Facts) -> Findings:
             kept.append((one, _finding(one, bounded(one, price_of_one, facts, base), facts)))
         else:
             doubts.append(doubt)
+    doubts = _hiding(kept, priced, doubts, facts)
     doubts += _unknown_causes(facts)
     kept.sort(key=lambda pair: (not pair[0].foremost, -expected_gain(pair[1].gain)))
     return Findings(
@@ -94,6 +102,27 @@ def findings(facts: Facts) -> Findings:
         ),
         undecided=any(doubt.may_cost for doubt in doubts),
     )
+
+
+def _hiding(
+    kept: list[tuple[Candidate, Finding]],
+    priced: Sequence[tuple[Candidate, Price]],
+    doubts: Sequence[_Doubt],
+    facts: Facts,
+) -> list[_Doubt]:
+    """Add to ``kept`` what costs much together, and next to nothing by itself; the other ``doubts`` are returned."""
+    found = [_loss(one, price_of_one) for one, price_of_one in priced]
+    hidden = hiding(found, [doubt.hidden for doubt in doubts if doubt.hidden is not None], facts)
+    if hidden is None or hidden.candidate.without is None:
+        return [*doubts]
+    one = hidden.candidate
+    unbounded = price(facts, hidden.candidate.without, facts.window, one.rare)
+    together = bounded(one, unbounded, facts, facts.window)
+    low = together.gain.low
+    if unbounded.loss_s < _resolvable_s(one, facts) or low is None or low * (1 - MIN_SHARE) <= 1:
+        return [*doubts]
+    kept.append((one, _finding(one, together, facts)))
+    return [doubt for doubt in doubts if doubt.hidden is None or doubt.hidden.candidate not in hidden.members]
 
 
 def _make_up(one: Candidate, other: Candidate, facts: Facts) -> bool:
@@ -163,17 +192,24 @@ def _doubt(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
     resolvable_s = _resolvable_s(one, facts)
     costs = f"{show_time(max(priced.loss_s, 0.0))} per step"
     may = f"{one.title}: it may cost {costs}, {percent(priced.loss_s / facts.step_s, 1)}"
+    loss = _loss(one, priced)
     if priced.loss_s < min(MIN_SHARE * facts.step_s, resolvable_s):
         if priced.loss_s >= SMALL * facts.step_s and priced.gain.low is not None and priced.gain.low > 1:
-            return _Doubt(note=f"{one.title}: a small loss of {costs}, {percent(priced.loss_s / facts.step_s, 1)}")
+            small = f"{one.title}: a small loss of {costs}, {percent(priced.loss_s / facts.step_s, 1)}"
+            return _Doubt(note=small, hidden=loss)
         hidden = f"{one.title}: it costs nothing now ({costs}), because other slow parts hide it"
-        return _Doubt(note=hidden if own_s >= resolvable_s else None)
+        return _Doubt(note=hidden if own_s >= resolvable_s else None, hidden=loss)
     if max(priced.loss_s, _lost_with_fast_loaders_s(one, facts)) < resolvable_s:
-        return _Doubt(note=f"{may}, but below {show_time(resolvable_s)} that is uncertain here", may_cost=True)
+        note = f"{may}, but below {show_time(resolvable_s)} that is uncertain here"
+        return _Doubt(note=note, may_cost=True, hidden=loss if own_s >= resolvable_s else None)
     if priced.gain.low is None or priced.gain.low <= 1:
         span = counted(facts.window.steps.size, "step")
         return _Doubt(note=f"{may}, but that is uncertain over {span}", may_cost=True)
     return None
+
+
+def _loss(one: Candidate, priced: Price) -> Loss:
+    return Loss(candidate=one, loss_s=priced.loss_s, alone_s=priced.alone_s)
 
 
 def _behind_loaders(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
@@ -185,7 +221,8 @@ def _behind_loaders(one: Candidate, priced: Price, facts: Facts) -> _Doubt | Non
     if lost_s < max(MIN_SHARE * facts.step_s, _resolvable_s(one, facts)) or saved_s > ONCE * lost_s:
         return None
     with_faster = f"with faster loaders up to {show_time(lost_s)} per step"
-    return _Doubt(note=f"{one.title}: it costs nothing now, because batches come no sooner; {with_faster}")
+    note = f"{one.title}: it costs nothing now, because batches come no sooner; {with_faster}"
+    return _Doubt(note=note, hidden=_loss(one, priced))
 
 
 def _lost_with_fast_loaders_s(one: Candidate, facts: Facts) -> float:

@@ -18,7 +18,9 @@ How it is found
     Loaders of one speed that all are too slow, and vary, are waited for in turn: some queues are full by chance, and
     the step waits for the last. Where workers are timed, and those of at least half of the ranks take longer for a
     batch than a step without waiting does, that is this fault, however short the wait of each rank is. One rank is
-    named beside it only if its workers are slower than the others' by more than 2 % and their noise.
+    named beside it only if its workers are slower than the others' by more than 2 % and their noise. Where nobody waits
+    for them yet, loaders that take half of a step or longer may be all that is left to gain from other remedies: both
+    are then one finding, `hidden-losses`.
 
 What it costs
     The replay without that waiting. Where CPUs are counted, the work of loaders has to fit on those that are free: no
@@ -46,7 +48,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from allpull.explain.candidate import Candidate, Removal, as_recorded, count, rate, seconds, share
+from allpull.explain.candidate import MIN_SHARE, Candidate, Removal, as_recorded, count, rate, seconds, share
 from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import (
@@ -62,7 +64,7 @@ from allpull.explain.evidence.loader import (
 from allpull.explain.evidence.pacing import fed_in_time
 from allpull.explain.remedy import Action, program, sentence, within
 from allpull.explain.remedy_text import cpus_for_workers, workers
-from allpull.replay.whatif.work import scaled
+from allpull.replay.whatif.work import lower_median, scaled
 from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
 from allpull.schema.results import Interval
@@ -78,19 +80,20 @@ READY = (
     "fewer and larger tensors, or make small batches in the training process ("
 )
 
+NEARLY = 0.5  # of a step: loaders that are twice as fast limit nothing, whatever else is mended
 MADE = "time that the workers of a rank, all together, take for the batches of a step, longest of all ranks"
 
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where all loaders are behind and CPUs are free."""
-    waited = common_input(facts)
-    if waited is None or has_no_cpu_left(facts):
+    waited, made_s = common_input(facts), _nearly_waited_for_s(facts)
+    if (waited is None and made_s is None) or has_no_cpu_left(facts):
         return []
-    remedy = _remedy(facts, waited.value)
+    remedy = _remedy(facts, 0.0 if waited is None else waited.value)
     most_s = most_saved_s(facts)
     without = partial(without_common_input, first=facts.first, behind=behind_others(facts), most_s=most_s)
     bounds: tuple[Removal, Removal] | None = None
-    if most_s < waited.value or shares_last_cpus(facts):
+    if (waited is not None and most_s < waited.value) or shares_last_cpus(facts):
         bounds = (as_recorded, without)
     if facts.has_short_passes:
         bounds = (without if bounds is None else as_recorded, partial(_without_new_iterators, without=without))
@@ -100,17 +103,33 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="input-bound",
             kind="job",
-            title=waits(facts, waited),
+            title=_nearly_behind(made_s or 0.0) if waited is None else waits(facts, waited),
             remedy=remedy,
             evidence=(
-                waiting(facts, waited),
+                *(() if waited is None else (waiting(facts, waited),)),
                 *loader_evidence(facts),
             ),
             without=without,
             bounds=bounds,
-            least_share=LEAST,
+            least_share=MIN_SHARE if waited is None else LEAST,
         )
     ]
+
+
+def _nearly_waited_for_s(facts: Facts) -> float | None:
+    """How long loaders take for the batches of a step, of the lower median rank, where others may hide that.
+
+    None: they did not time it, or are far from their limit.
+    """
+    making = None if facts.loading is None else facts.loading.making
+    if making is None:
+        return None
+    made_s = float(lower_median(making.step_s))
+    return made_s if made_s >= NEARLY * facts.step_s else None
+
+
+def _nearly_behind(made_s: float) -> str:
+    return f"All loaders take {show_time(made_s)} for the batches of a step, nearly as long as the training"
 
 
 def _without_new_iterators(window: Window, without: Removal) -> Window:

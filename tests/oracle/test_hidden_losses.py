@@ -1,0 +1,90 @@
+"""Losses that hide each other: none gains much by itself, and the price of all of them is right."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tests.oracle.conftest import Judge
+from tests.oracle.judged import Judged, assert_priced
+from tests.oracle.test_loaders_in_turn import DEVICES, in_turn, of_processes
+from tests.oracle.training import Device, Training, even
+
+RULE = "hidden-losses"
+EVERY_TENTH = slice(9, None, 10)
+
+
+def saving(training: Training, seconds: float, rank: int = 0, steps: slice = EVERY_TENTH) -> Training:
+    return training.later("checkpoint", seconds, rank=rank, steps=steps)
+
+
+def evaluating(training: Training, each_s: float, more_s: float = 0.0, rank: int = 2) -> Training:
+    """All ranks evaluate in each tenth step, one of them for longer."""
+    all_of_them = training.later("evaluation", each_s, rank=slice(None), steps=EVERY_TENTH)
+    return all_of_them.later("evaluation", more_s, rank=rank, steps=EVERY_TENTH)
+
+
+def shared(training: Training) -> Training:
+    """The same evaluation on all ranks."""
+    mean_s = np.broadcast_to(training.evaluation.mean(axis=0), training.evaluation.shape)
+    return dataclasses.replace(training, evaluation=mean_s.copy())
+
+
+def is_silent(judged: Judged) -> bool:
+    return RULE not in [one.rule for one in judged.priced]
+
+
+def test_one_rank_saves_while_another_evaluates_longer(judge: Judge) -> None:
+    healthy = even(ranks=4, steps=100)
+    both = saving(evaluating(healthy, 0.4, 0.5), 0.5)
+    for one in (evaluating(healthy, 0.4, 0.5), shared(both)):
+        assert judge(both, one).truth < 1.02
+    judged = judge(both, shared(evaluating(healthy, 0.4, 0.5)))
+    assert judged.truth > 1.15
+    found = judged.finding(RULE, ranks=[0, 2])
+    assert_priced(found, judged.truth)
+    assert "sequential-checkpoint of rank 0" in found.title
+    assert "uneven-evaluation of rank 2" in found.title
+    assert "DistributedSampler" in found.remedy
+    assert judged.explained.healthy is None
+
+
+def test_three_losses_of_which_no_two_gain_anything(judge: Judge) -> None:
+    healthy = even(ranks=4, steps=100)
+    two = saving(evaluating(healthy, 0.4, 0.5), 0.5)
+    three = two.later("other", 0.5, rank=3, steps=EVERY_TENTH)
+    judged = judge(three, shared(evaluating(healthy, 0.4, 0.5)))
+    found = judged.finding(RULE, ranks=[0, 2, 3])
+    assert found.title.startswith("3 losses")
+    assert_priced(found, judged.truth)
+
+
+def test_the_same_at_other_times_is_two_findings(judge: Judge) -> None:
+    healthy = even(ranks=4, steps=100)
+    apart = saving(evaluating(healthy, 0.4, 0.5), 0.5, steps=slice(4, None, 10))
+    judged = judge(apart, evaluating(healthy, 0.4, 0.5))
+    assert is_silent(judged), judged.said()
+    assert_priced(judged.finding("sequential-checkpoint", ranks=[0]), judged.truth)
+    assert_priced(judged.finding("uneven-evaluation", ranks=[2]), judge(apart, shared(apart)).truth)
+
+
+@DEVICES
+@pytest.mark.parametrize("batch_s", [0.128, 0.136])
+def test_a_late_rank_and_loaders_that_are_as_slow(judge: Judge, batch_s: float, device: Device | None) -> None:
+    """Either may be the later one."""
+    quick = dataclasses.replace(in_turn(4, batch_s, 0.03, device), loader=None)
+    faulty = in_turn(4, batch_s, 0.03, device).later("backward", 0.035, rank=1)
+    judged = judge(faulty, quick, of_processes(2, timed=True))
+    assert judged.truth > 1.25
+    found = judged.finding(RULE, ranks=[1])
+    assert_priced(found, judged.truth, tolerance=0.015)
+    assert "slow-rank of rank 1" in found.title
+    assert "input-bound" in found.title
+
+
+@DEVICES
+def test_loaders_that_are_no_limit_hide_nothing(judge: Judge, device: Device | None) -> None:
+    faulty = in_turn(4, 0.080, 0.03, device).later("backward", 0.035, rank=1)
+    judged = judge(faulty, None, of_processes(2, timed=True))
+    assert is_silent(judged), judged.said()
