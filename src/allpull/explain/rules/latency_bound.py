@@ -15,8 +15,8 @@ How it is found
 What it costs
     The replay with larger buckets, the best of twice the largest one, four times, and so on up to a single bucket: each
     bucket saves its latency, and what is in it starts only when the last gradient of it is ready. The latency that
-    remains is not counted. Over Gloo, hosts also take time for each message, so the interval reaches to where a bucket costs the mean
-    of those recorded, whatever its size.
+    remains is not counted. Over Gloo, hosts also take time for each message, so the interval reaches to where a bucket
+    costs the mean of those recorded, whatever its size.
 
 What to do
     Larger buckets: `DDP(model, bucket_cap_mb=100)`, or `HOROVOD_FUSION_THRESHOLD=134217728` (its fusion buffer);
