@@ -1,7 +1,8 @@
 """Ask every rule, price the candidates, and keep those that stand out from the noise.
 
 Of ranks that are late at the same meetings only the last one shows, so each late rank is priced with the other late
-ones gone, and what remains with all of them gone. Faults of the whole job are priced as recorded: a rank whose lateness
+ones gone, and what remains with those gone that are findings; where that makes a difference, the title names them.
+Faults of the whole job are priced as recorded: a rank whose lateness
 a busy network hides costs nothing meanwhile, and a note says so. What costs next to nothing by itself, and much
 together with another loss, is a finding of both (``hiding``).
 
@@ -38,6 +39,7 @@ SHARED = 0.5  # of the smaller loss: if removing both saves less of it, the othe
 MOST_COMPARED = 4  # findings: each pair costs a replay
 SMALL = 0.01  # of a step: a loss below it is not worth a note
 ONCE = 1.5  # times a loss per step: what saves no more in a whole window saves it once, not in each step
+MOST_NAMED = 4  # ranks in a title
 MOST_PER_RULE = 8  # candidates of one rule that are priced, the largest: each costs replays
 
 
@@ -79,15 +81,14 @@ def findings(facts: Facts) -> Findings:
         if one.without is None:
             kept.append((one, advice(one, list(one.hosts) or facts.hosts_of(one.ranks))))
             continue
-        base = facts.window
+        base, others = facts.window, _mended_first(one, late, [found for found, _ in priced], facts)
         if one.kind in ("late", "rest"):
-            others = [other for other in late if other is not one and not _make_up(one, other, facts)]
             base = without_all(corrected, [other.without for other in others if other.without is not None])
         price_of_one = price(facts, one.without, base, one.rare)
         doubt = _behind_loaders(one, price_of_one, facts) or _doubt(one, price_of_one, facts)
         if doubt is None:
             priced.append((one, price_of_one))
-            kept.append((one, _finding(one, bounded(one, price_of_one, facts, base), facts)))
+            kept.append((one, _finding(one, bounded(one, price_of_one, facts, base), facts, others)))
         else:
             doubts.append(doubt)
     doubts = _hiding(kept, priced, doubts, facts)
@@ -123,6 +124,21 @@ def _hiding(
         return [*doubts]
     kept.append((one, _finding(one, together, facts)))
     return [doubt for doubt in doubts if doubt.hidden is None or doubt.hidden.candidate not in hidden.members]
+
+
+def _mended_first(
+    one: Candidate, late: Sequence[Candidate], found: Sequence[Candidate], facts: Facts
+) -> list[Candidate]:
+    """The ``late`` candidates that are gone in the price of ``one``.
+
+    They hide a late rank whether they are findings or not. What remains without them is priced beside those that are
+    not ``found``: nobody will mend these.
+    """
+    if one.kind == "rest":
+        return [other for other in late if other in found]
+    if one.kind == "late":
+        return [other for other in late if other is not one and not _make_up(one, other, facts)]
+    return []
 
 
 def _make_up(one: Candidate, other: Candidate, facts: Facts) -> bool:
@@ -258,16 +274,25 @@ def advice(one: Candidate, hosts: Sequence[str] = ()) -> Finding:
     )
 
 
-def _finding(one: Candidate, priced: Price, facts: Facts) -> Finding:
-    evidence = list(one.evidence)
+def _listed(ranks: Sequence[int]) -> str:
+    """``ranks`` within a sentence."""
+    if len(ranks) > MOST_NAMED:
+        return f"{len(ranks):,} late ranks"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(str(rank) for rank in ranks)}"
+
+
+def _finding(one: Candidate, priced: Price, facts: Facts, others: Sequence[Candidate] = ()) -> Finding:
+    evidence, title = list(one.evidence), one.title
     if priced.alone_s < HIDDEN * priced.loss_s:
+        first = {rank for other in others for rank in other.ranks} - {*one.ranks}
+        if first:
+            title = f"{title}; priced with {_listed(sorted(first))} mended first"
         source = f"a replay of {facts.span} without this alone"
         evidence.append(seconds("gain per step if only this is fixed", max(priced.alone_s, 0.0), source))
     if priced.since is not None and priced.since_s is not None:
         first, last = facts.window.steps[[priced.since, -1]].tolist()
         what = f"cost per step since step {first:,}, when it began; the gain is of {facts.span}, with those before"
         evidence.append(seconds(what, priced.since_s, f"steps {first:,} to {last:,}"))
-    title = one.title
     if one.bounds is None and priced.gain.is_at_most:
         title = f"{title}: this costs at most {show_time(priced.loss_s)} per step"
     return Finding(
