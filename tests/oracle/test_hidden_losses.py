@@ -81,6 +81,7 @@ def test_a_late_rank_and_loaders_that_are_as_slow(judge: Judge, batch_s: float, 
     assert_priced(found, judged.truth, tolerance=0.015)
     assert "slow-rank of rank 1" in found.title
     assert "input-bound" in found.title
+    assert all(one.gain is not None and one.gain.value > 1.02 for one in judged.priced), judged.said()
 
 
 @DEVICES

@@ -210,9 +210,11 @@ def _doubt(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
     may = f"{one.title}: it may cost {costs}, {percent(priced.loss_s / facts.step_s, 1)}"
     loss = _loss(one, priced)
     if priced.loss_s < min(MIN_SHARE * facts.step_s, resolvable_s):
-        if priced.loss_s >= SMALL * facts.step_s and priced.gain.low is not None and priced.gain.low > 1:
-            small = f"{one.title}: a small loss of {costs}, {percent(priced.loss_s / facts.step_s, 1)}"
-            return _Doubt(note=small, hidden=loss)
+        small = f"{one.title}: a small loss of {costs}, {percent(priced.loss_s / facts.step_s, 1)}"
+        is_sure = priced.gain.low is not None and priced.gain.low > 1
+        if priced.loss_s >= SMALL * facts.step_s and (is_sure or own_s >= resolvable_s):
+            unsure = "" if is_sure else f", uncertain over {counted(facts.window.steps.size, 'step')}"
+            return _Doubt(note=f"{small}{unsure}", hidden=loss)
         hidden = f"{one.title}: it costs nothing now ({costs}), because other slow parts hide it"
         return _Doubt(note=hidden if own_s >= resolvable_s else None, hidden=loss)
     if max(priced.loss_s, _lost_with_fast_loaders_s(one, facts)) < resolvable_s:
