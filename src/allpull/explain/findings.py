@@ -131,14 +131,21 @@ def _mended_first(
 ) -> list[Candidate]:
     """The ``late`` candidates that are gone in the price of ``one``.
 
-    They hide a late rank whether they are findings or not. What remains without them is priced beside those that are
-    not ``found``: nobody will mend these.
+    They hide a late rank whether they are findings or not. What else the same ranks are late by hides nothing, and is
+    no reason to be mended where it is too small to be found. What remains without late ranks is priced beside those
+    that are not ``found``: nobody will mend these.
     """
     if one.kind == "rest":
         return [other for other in late if other in found]
     if one.kind == "late":
-        return [other for other in late if other is not one and not _make_up(one, other, facts)]
+        hiding_it = [other for other in late if other.ranks != one.ranks or _is_large(other, facts)]
+        return [other for other in hiding_it if other is not one and not _make_up(one, other, facts)]
     return []
+
+
+def _is_large(one: Candidate, facts: Facts) -> bool:
+    """Whether a late rank is late by what can be a finding, or whatever remains without late ranks is as large."""
+    return not one.evidence or one.evidence[0].value >= _resolvable_s(one, facts)
 
 
 def _make_up(one: Candidate, other: Candidate, facts: Facts) -> bool:
@@ -208,7 +215,7 @@ def _doubt(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
     resolvable_s = _resolvable_s(one, facts)
     costs = f"{show_time(max(priced.loss_s, 0.0))} per step"
     may = f"{one.title}: it may cost {costs}, {percent(priced.loss_s / facts.step_s, 1)}"
-    loss = _loss(one, priced)
+    loss = _loss(one, priced) if one.kind == "job" or _is_large(one, facts) else None
     if priced.loss_s < min(MIN_SHARE * facts.step_s, resolvable_s):
         small = f"{one.title}: a small loss of {costs}, {percent(priced.loss_s / facts.step_s, 1)}"
         is_sure = priced.gain.low is not None and priced.gain.low > 1

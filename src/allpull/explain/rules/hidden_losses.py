@@ -87,6 +87,7 @@ def together(losses: Sequence[Loss], saved_s: float, facts: Facts) -> Candidate:
         without=without,
         ranks=tuple(sorted({rank for one in parts for rank in one.ranks})),
         hosts=tuple(dict.fromkeys(host for one in parts for host in one.hosts)),
+        least_share=max((one.least_share for one in parts if one.kind in ("late", "rest")), default=MIN_SHARE),
         bounds=_bounds(parts, without),
         rare=_rare(parts, facts.window),
     )
