@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.oracle.conftest import Judge
 from tests.oracle.judged import Judged, assert_priced
-from tests.oracle.test_loaders_in_turn import DEVICES, in_turn, of_processes
+from tests.oracle.test_loaders_in_turn import DEVICES, in_turn, of_processes, quicker
 from tests.oracle.training import Device, Training, even
 
 RULE = "hidden-losses"
@@ -82,6 +82,18 @@ def test_a_late_rank_and_loaders_that_are_as_slow(judge: Judge, batch_s: float, 
     assert "slow-rank of rank 1" in found.title
     assert "input-bound" in found.title
     assert all(one.gain is not None and one.gain.value > 1.02 for one in judged.priced), judged.said()
+
+
+@pytest.mark.parametrize("late_s", [0.028, 0.037])
+def test_a_late_rank_and_the_loader_of_another_that_is_as_slow(judge: Judge, late_s: float) -> None:
+    """Rank 3 gets a batch per 130 ms, and each other rank one per 70; nobody waits for it if rank 1 is later."""
+    quick = in_turn(4, 0.070, 0.03, None)
+    faulty = quicker(quick, 0.130 / 0.070, [3]).later("backward", late_s, rank=1)
+    judged = judge(faulty, quick, of_processes(2, timed=True))
+    assert judged.truth > 1.25
+    found = judged.finding(RULE, ranks=[1, 3])
+    assert_priced(found, judged.truth, tolerance=0.015)
+    assert "slow-loader-rank of rank 3" in found.title
 
 
 @DEVICES

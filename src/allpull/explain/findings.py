@@ -215,7 +215,8 @@ def _doubt(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
     resolvable_s = _resolvable_s(one, facts)
     costs = f"{show_time(max(priced.loss_s, 0.0))} per step"
     may = f"{one.title}: it may cost {costs}, {percent(priced.loss_s / facts.step_s, 1)}"
-    loss = _loss(one, priced) if one.kind == "job" or _is_large(one, facts) else None
+    is_known = one.kind == "job" or one.rule == "slow-loader-rank"  # by its pace, which is no wait while others hide it
+    loss = _loss(one, priced) if is_known or _is_large(one, facts) else None
     if priced.loss_s < min(MIN_SHARE * facts.step_s, resolvable_s):
         small = f"{one.title}: a small loss of {costs}, {percent(priced.loss_s / facts.step_s, 1)}"
         is_sure = priced.gain.low is not None and priced.gain.low > 1

@@ -46,17 +46,23 @@ When it is wrong
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+
+import numpy as np
 
 from allpull.explain.candidate import MIN_SHARE, Candidate, Removal, as_recorded, count, rate, seconds, share
 from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import (
+    MADE,
     behind_others,
     common_input,
     has_no_cpu_left,
     most_saved_s,
+    nearly_waited_for_s,
     shares_last_cpus,
+    slower_makers,
     waited_in_turn,
     without_common_input,
     workers_needed,
@@ -80,18 +86,21 @@ READY = (
     "fewer and larger tensors, or make small batches in the training process ("
 )
 
-NEARLY = 0.5  # of a step: loaders that are twice as fast limit nothing, whatever else is mended
-MADE = "time that the workers of a rank, all together, take for the batches of a step, longest of all ranks"
-
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where all loaders are behind and CPUs are free."""
-    waited, made_s = common_input(facts), _nearly_waited_for_s(facts)
-    if (waited is None and made_s is None) or has_no_cpu_left(facts):
+    waited, each_s, behind = common_input(facts), nearly_waited_for_s(facts), behind_others(facts)
+    made_s = 0.0 if each_s is None else float(lower_median(each_s))
+    if (waited is None and not made_s) or has_no_cpu_left(facts):
         return []
+    slower = slower_makers(facts) if waited is None and behind is not None else ()
     remedy = _remedy(facts, 0.0 if waited is None else waited.value)
     most_s = most_saved_s(facts)
-    without = partial(without_common_input, first=facts.first, behind=behind_others(facts), most_s=most_s)
+    without: Removal = partial(
+        without_common_input, first=facts.first, behind=None if behind is None else (*behind, *slower), most_s=most_s
+    )
+    if slower:
+        without = partial(_except_of, without=without, ranks=slower)
     bounds: tuple[Removal, Removal] | None = None
     if (waited is not None and most_s < waited.value) or shares_last_cpus(facts):
         bounds = (as_recorded, without)
@@ -103,7 +112,7 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="input-bound",
             kind="job",
-            title=_nearly_behind(made_s or 0.0) if waited is None else waits(facts, waited),
+            title=_nearly_behind(made_s) if waited is None else waits(facts, waited),
             remedy=remedy,
             evidence=(
                 *(() if waited is None else (waiting(facts, waited),)),
@@ -116,16 +125,14 @@ def find(facts: Facts) -> list[Candidate]:
     ]
 
 
-def _nearly_waited_for_s(facts: Facts) -> float | None:
-    """How long loaders take for the batches of a step, of the lower median rank, where others may hide that.
-
-    None: they did not time it, or are far from their limit.
-    """
-    making = None if facts.loading is None else facts.loading.making
-    if making is None:
-        return None
-    made_s = float(lower_median(making.step_s))
-    return made_s if made_s >= NEARLY * facts.step_s else None
+def _except_of(window: Window, without: Removal, ranks: tuple[int, ...]) -> Window:
+    """``window`` after ``without``, in which the loaders of ``ranks`` are as they were, and limit what they did."""
+    changed = without(window)
+    if "input" not in window.work:
+        return changed
+    chosen = np.isin(np.arange(window.ranks), ranks)
+    input_s = np.where(chosen, window.work["input"], changed.work["input"])
+    return replace(changed, work={**changed.work, "input": input_s})
 
 
 def _nearly_behind(made_s: float) -> str:
