@@ -101,3 +101,36 @@ def test_loaders_that_are_no_limit_hide_nothing(judge: Judge, device: Device | N
     faulty = in_turn(4, 0.080, 0.03, device).later("backward", 0.035, rank=1)
     judged = judge(faulty, None, of_processes(2, timed=True))
     assert is_silent(judged), judged.said()
+
+
+def test_findings_that_hide_a_part_of_each_other_say_so(judge: Judge) -> None:
+    """Loaders are always waited for, except after rank 0 has saved, when they are ahead."""
+    slow = in_turn(4, 0.150, 0.03, None)
+    both = saving(slow, 0.5)
+    judged = judge(both, dataclasses.replace(slow, loader=None), of_processes(2, timed=True))
+    assert is_silent(judged), judged.said()
+    assert {"sequential-checkpoint", "input-bound"} <= {one.rule for one in judged.priced}, judged.said()
+    (note,) = (one for one in judged.explained.notes if "hide part of each other" in one)
+    step_s = judged.explained.window.seconds / judged.explained.window.steps
+    saved_ms = float(note.split("saves up to ")[1].split(" ms")[0])
+    assert saved_ms / 1000 == pytest.approx(step_s * (1 - 1 / judged.truth), rel=0.05), (note, judged.said())
+
+
+@pytest.mark.parametrize("late_s", [0.028, 0.032])
+def test_a_rank_whose_loader_is_as_late_as_itself_names_what_comes_first(judge: Judge, late_s: float) -> None:
+    """Its workers make batches while it computes: neither is worth much alone."""
+    quick = in_turn(4, 0.070, 0.03, None)
+    both = quicker(quick, 0.130 / 0.070, [1]).later("backward", late_s, rank=1)
+    judged = judge(both, quick, of_processes(2, timed=True))
+    assert judged.truth > 1.25
+    alone = {
+        "slow-rank": judge(both, quicker(quick, 0.130 / 0.070, [1])).truth,
+        "slow-loader-rank": judge(both, quick.later("backward", late_s, rank=1)).truth,
+    }
+    for one in judged.priced:
+        truth = alone.get(one.rule, judged.truth)
+        if "of the same mended first" in one.title:  # what is left then, of the time now
+            (other,) = alone.keys() - {one.rule}
+            truth = 1 / (1 - 1 / alone[other] + 1 / judged.truth)
+        assert_priced(one, truth, 0.02)
+    assert judged.priced

@@ -36,6 +36,7 @@ from allpull.units import counted, percent, show_time
 
 HIDDEN = 0.8  # of a loss: where its own removal saves less, other faults have to be removed with it
 SHARED = 0.5  # of the smaller loss: if removing both saves less of it, the other remedy already saves it
+PARTLY = 0.5  # of the smaller loss: if removing both saves that much more than the sum, they hide part of each other
 MOST_COMPARED = 4  # findings: each pair costs a replay
 SMALL = 0.01  # of a step: a loss below it is not worth a note
 ONCE = 1.5  # times a loss per step: what saves no more in a whole window saves it once, not in each step
@@ -97,7 +98,7 @@ def findings(facts: Facts) -> Findings:
     return Findings(
         findings=tuple(finding for _, finding in kept),
         notes=(
-            *_sold_twice(priced, facts),
+            *_pairs(priced, facts),
             *_not_priced(unpriced, facts),
             *(doubt.note for doubt in doubts if doubt.note is not None),
         ),
@@ -185,8 +186,11 @@ def _not_priced(unpriced: Sequence[Candidate], facts: Facts) -> list[str]:
     return [f"{counted(number, 'more candidate')} of {rule} not priced" for rule, number in by_rule.items()]
 
 
-def _sold_twice(priced: Sequence[tuple[Candidate, Price]], facts: Facts) -> list[str]:
-    """Which pairs of the largest findings price the same time: removing both saves much less than the sum."""
+def _pairs(priced: Sequence[tuple[Candidate, Price]], facts: Facts) -> list[str]:
+    """Which of the largest findings price the same time, or hide each other: both save less, or more, than the sum.
+
+    Of late ranks, which are priced with the others gone, the sum is at least what both save.
+    """
     notes = []
     largest = sorted(priced, key=lambda one: -one[1].loss_s)[:MOST_COMPARED]
     for (one, price_of_one), (other, price_of_other) in combinations(largest, 2):
@@ -194,12 +198,16 @@ def _sold_twice(priced: Sequence[tuple[Candidate, Price]], facts: Facts) -> list
             continue
         left_s = replay(other.without(one.without(facts.window))).total_s
         saved_s = facts.step_s - left_s / max(1, facts.window.steps.size)
-        if saved_s < max(price_of_one.loss_s, price_of_other.loss_s) + SHARED * min(
-            price_of_one.loss_s, price_of_other.loss_s
-        ):
+        more_s, less_s = sorted((price_of_one.loss_s, price_of_other.loss_s), reverse=True)
+        if saved_s < more_s + SHARED * less_s:
             notes.append(
                 f"findings {one.rule} and {other.rule} price partly the same time: removing both saves at most "
                 f"{show_time(saved_s)} per step"
+            )
+        elif saved_s > more_s + less_s + max(MIN_SHARE * facts.step_s, PARTLY * less_s):
+            notes.append(
+                f"findings {one.rule} and {other.rule} hide part of each other: removing both saves up to "
+                f"{show_time(saved_s)} per step, and their own prices add up to {show_time(more_s + less_s)}"
             )
     return notes
 
@@ -284,6 +292,14 @@ def advice(one: Candidate, hosts: Sequence[str] = ()) -> Finding:
     )
 
 
+def _first(one: Candidate, others: Sequence[Candidate]) -> str:
+    """What the price of ``one`` takes as mended, for its title: other ranks, and what else these ranks are late by."""
+    ranks = sorted({rank for other in others for rank in other.ranks} - {*one.ranks})
+    own = sorted({other.rule for other in others if other.ranks == one.ranks} - {one.rule})
+    parts = [*([_listed(ranks)] if ranks else []), *(f"{rule} of the same" for rule in own)]
+    return f"; priced with {' and '.join(parts)} mended first" if parts else ""
+
+
 def _listed(ranks: Sequence[int]) -> str:
     """``ranks`` within a sentence."""
     if len(ranks) > MOST_NAMED:
@@ -294,9 +310,7 @@ def _listed(ranks: Sequence[int]) -> str:
 def _finding(one: Candidate, priced: Price, facts: Facts, others: Sequence[Candidate] = ()) -> Finding:
     evidence, title = list(one.evidence), one.title
     if priced.alone_s < HIDDEN * priced.loss_s:
-        first = {rank for other in others for rank in other.ranks} - {*one.ranks}
-        if first:
-            title = f"{title}; priced with {_listed(sorted(first))} mended first"
+        title += _first(one, others)
         source = f"a replay of {facts.span} without this alone"
         evidence.append(seconds("gain per step if only this is fixed", max(priced.alone_s, 0.0), source))
     if priced.since is not None and priced.since_s is not None:
