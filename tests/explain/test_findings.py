@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from tests.explain.made import STEPS, facts, found, hosts_of, job, ring
 from tests.replay.windows import Call, anything, late, only, relabelled, rotating, stretched
 
+from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.pricing.expected_gain import expected_gain
 from allpull.explain.pricing.price import onset
@@ -86,6 +87,18 @@ def test_a_delay_that_a_busy_network_hides_costs_nothing_and_a_note_says_so() ->
     assert any("Rank 3" in note and "costs nothing now" in note for note in answer.notes)
 
 
+@pytest.mark.parametrize(("seen_s", "said"), [(0.0001, "costs nothing now"), (0.0018, "a small loss of 1.")])
+def test_what_is_left_of_a_hidden_delay_is_called_small_where_it_is_not_nothing(seen_s: float, said: str) -> None:
+    """Rank 3 is 20 ms late, and the exchange of gradients hides all but ``seen_s`` of it."""
+    lead_s = np.full((2, 8), 0.0)
+    lead_s[0] = 0.030
+    lead_s[0, 3] += 0.020
+    one = job(8, backward=late(8, STEPS, rank=3, by_s=0.020), bucket_s=(0.050 - seen_s, 0.001), lead_s=lead_s)
+    answer = found(one, replace(EIGHT, connections=ring(4, busy_share=1.0)))
+    assert "slow-rank" not in [finding.rule for finding in answer.findings]
+    assert any("Rank 3" in note and said in note for note in answer.notes), answer.notes
+
+
 def test_a_delay_below_the_error_of_the_clocks_is_called_not_resolvable() -> None:
     small = job(8, forward=late(8, STEPS, rank=3, by_s=0.008), bound_s=0.01)
     answer = found(small, EIGHT)
@@ -135,6 +148,7 @@ def test_a_suspect_is_a_finding_or_noted_or_small(seed: int) -> None:
     one = anything(seed, steps=12)
     answer = found(one, Machine(hosts=hosts_of(one.ranks)))
     assert answer.undecided == any("it may cost" in note for note in answer.notes)
+    assert all(finding.loss_share is None or finding.loss_share >= MIN_SHARE for finding in answer.findings)
 
 
 @pytest.mark.parametrize("steps", [8, 10, 15, 20, 25])

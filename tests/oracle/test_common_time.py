@@ -198,6 +198,65 @@ def test_ranks_that_collect_garbage_in_turn(judge: Judge, where: str) -> None:
     assert "gc.collect()" in found.remedy
 
 
+def stalling_in_turn(where: str, times: int, seconds: float) -> tuple[Training, Training, list[tuple[int, int]]]:
+    """Of four ranks another one stalls, as many ``times``, evenly over 118 steps; without; and who does when."""
+    healthy = place(even(ranks=4, steps=122, jitter=0.02), where)
+    order = np.random.default_rng(5).permutation(times) % 4
+    who = [(int(rank), int(step)) for rank, step in zip(order, np.linspace(4, 118, times), strict=True)]
+    stalled = healthy
+    for rank, step in who:
+        stalled = stalled.later("forward", seconds, rank=rank, steps=step)
+    return stalled, healthy, who
+
+
+@pytest.mark.parametrize("where", ["cpu", "device"])
+@pytest.mark.parametrize(
+    ("cause", "taken_s", "named", "remedy"),
+    [
+        ("garbage_collection", 0.95, "collects garbage", "gc.collect()"),
+        ("compilation", 0.9, "torch.compile", "TORCH_LOGS"),
+        ("allocator_retries", None, "allocator", "expandable_segments"),
+    ],
+)
+@pytest.mark.parametrize("times", [4, 16])
+def test_ranks_that_stall_in_turn_for_a_recorded_cause(
+    judge: Judge, times: int, cause: str, taken_s: float | None, named: str, remedy: str, where: str
+) -> None:
+    stalled, healthy, who = stalling_in_turn(where, times, 1.0)
+    judged = judge(stalled, healthy, Recording(stalls=tuple((rank, step, cause, taken_s) for rank, step in who)))
+    found = judged.finding("rotating-imbalance", ranks=[])
+    assert_priced(found, judged.truth, 0.03)
+    assert named in found.title
+    assert remedy in found.remedy
+
+
+@pytest.mark.parametrize("pauses", [(), tuple((0, step, "compilation", 1.0) for step in range(3, 120, 2))])
+def test_ranks_that_stall_in_turn_without_a_recorded_cause(judge: Judge, pauses: tuple[Any, ...]) -> None:
+    stalled, healthy, _ = stalling_in_turn("cpu", 16, 1.0)
+    judged = judge(stalled, healthy, Recording(stalls=pauses))
+    found = judged.finding("rotating-imbalance", ranks=[])
+    assert_priced(found, judged.truth, 0.03)
+    assert found.title.endswith("in forward")
+
+
+@pytest.mark.parametrize(("written_bytes", "named"), [(900_000_000, True), (300_000, False)])
+def test_files_that_ranks_write_in_turn_while_they_stall(judge: Judge, written_bytes: int, named: bool) -> None:
+    stalled, healthy, who = stalling_in_turn("cpu", 16, 2.0)
+    ends_s = {step: 0.0985 * (step + 0.3) + 2.0 * number for number, (_, step) in enumerate(who, 1)}
+
+    def usage(rank: int, at: float) -> dict[str, Any]:
+        """Each stall writes as much, evenly; training itself writes 0.1 MB/s."""
+        mine = [ends_s[step] for one, step in who if one == rank]
+        share = sum(min(1.0, max(0.0, (at - end + 2.0) / 2.0)) for end in mine)
+        written = round(written_bytes * share + 100_000 * at)
+        return {"processes": 1, "storage_read_bytes": 0, "storage_write_bytes": written}
+
+    judged = judge(stalled, healthy, Recording(usage=usage, sample_s=0.25))
+    found = judged.finding("rotating-imbalance", ranks=[])
+    assert_priced(found, judged.truth, 0.03)
+    assert ("write files" in found.title) is named
+
+
 def test_four_stalls_in_a_short_run(judge: Judge) -> None:
     """In every ninth step, as a cache that is rebuilt or a file that is reopened."""
     healthy = even(steps=40)

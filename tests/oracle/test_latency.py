@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 from tests.oracle.conftest import Judge
+from tests.oracle.judged import assert_priced
 from tests.oracle.records import Link, Recording
 from tests.oracle.simulator import simulate
 from tests.oracle.training import Bucket, Device, Training, Wire, even, spread
@@ -74,6 +75,23 @@ def test_over_gloo_a_hop_takes_a_whole_round_trip(judge: Judge) -> None:
     truths = [gain for gain in gains(training).values() if gain > 1.0]
     assert found.gain is not None
     assert any(found.gain.value == pytest.approx(truth, rel=0.02) for truth in truths), (judged.said(), truths)
+
+
+@pytest.mark.parametrize("count", [40, 150])
+def test_the_best_size_may_be_far_larger(judge: Judge, count: int) -> None:
+    """Round trips of 4 ms between eight hosts: 28 ms for each bucket, whatever its size. Few of them are best."""
+    round_trip_s = 0.004
+    total = 40 * MIB
+    wire = Wire(latency_s=7 * round_trip_s, bytes_per_s=total / 0.020)
+    training = even(ranks=8, hosts=8, steps=STEPS, buckets=spread(total=total, count=count), wire=wire)
+    truths = gains(training)
+    assert max(truths.values()) > 1.4 * truths[4]
+    judged = judge(training, recording=recorded(training, round_trip_s))
+    found = judged.finding("latency-bound", ranks=[])
+    assert_priced(found, max(truths.values()), 0.02)
+    advised = int(found.remedy.split("bucket_cap_mb=")[1].split(")")[0])
+    mended = simulate(with_cap(training, advised * MIB)).seconds(2)
+    assert simulate(training).seconds(2) / mended == pytest.approx(max(truths.values()), rel=0.02), found.remedy
 
 
 def test_one_bucket_that_would_make_it_slower_is_not_advised(judge: Judge) -> None:

@@ -46,3 +46,24 @@ def test_delays_among_ranks_that_all_vary(judge: Judge) -> None:
     judged = judge(delayed_in_turn(healthy, 0.020, 4), healthy)
     assert 1.08 < judged.truth < 1.10
     assert_priced(judged.finding("rotating-imbalance", ranks=[]), judged.truth, 0.0)
+
+
+@pytest.mark.parametrize("device", [None, Device()], ids=["cpu", "device"])
+@pytest.mark.parametrize("late_s", [0.028, 0.060])
+def test_beside_a_rank_that_is_always_late(judge: Judge, late_s: float, device: Device | None) -> None:
+    """The price is that of the remedy alone, or the title names who must be mended first."""
+    healthy = even(ranks=4, steps=120, jitter=0.03, device=device)
+    always = healthy.later("forward", late_s, rank=3)
+    both = delayed_in_turn(always, 0.045, 3)
+    alone, all_gone = judge(both, always), judge(both, healthy)
+    found = alone.finding("rotating-imbalance", ranks=[])
+    named = "priced with rank 3 mended first" in found.title
+    rank_3 = [one for one in alone.priced if one.rule == "slow-rank"]
+    assert not named or rank_3, alone.said()
+    truth = alone.truth
+    if named:  # what is left once rank 3 is mended, of the time now
+        late_alone = judge(both, delayed_in_turn(healthy, 0.045, 3)).truth
+        truth = 1 / (1 - 1 / late_alone + 1 / all_gone.truth)
+    assert_priced(found, truth, 0.02)
+    if not rank_3:
+        assert_priced(alone.finding("hidden-losses", ranks=[3]), all_gone.truth, 0.02)

@@ -1,8 +1,10 @@
 """Ask every rule, price the candidates, and keep those that stand out from the noise.
 
 Of ranks that are late at the same meetings only the last one shows, so each late rank is priced with the other late
-ones gone, and what remains with all of them gone. Faults of the whole job are priced as recorded: a rank whose lateness
-a busy network hides costs nothing meanwhile, and a note says so.
+ones gone, and what remains with those gone that are findings; where that makes a difference, the title names them.
+Faults of the whole job are priced as recorded: a rank whose lateness
+a busy network hides costs nothing meanwhile, and a note says so. What costs next to nothing by itself, and much
+together with another loss, is a finding of both (``hiding``).
 
 A finding is kept where the low end of its gain is above 1, and its loss above the clock error and above the least share
 of a step that its rule can distinguish from jitter. The noise floor is that of late ranks, so only they, and what
@@ -22,19 +24,23 @@ from itertools import combinations
 
 from allpull.explain.candidate import MIN_SHARE, Candidate, seconds
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.hiding import hiding
 from allpull.explain.manual import section
 from allpull.explain.pricing.expected_gain import expected_gain
 from allpull.explain.pricing.price import Price, bounded, price, without_all
 from allpull.explain.rules import RULES, names
+from allpull.explain.rules.hidden_losses import Loss
 from allpull.replay.engine import replay
 from allpull.schema.explained import Finding
 from allpull.units import counted, percent, show_time
 
 HIDDEN = 0.8  # of a loss: where its own removal saves less, other faults have to be removed with it
 SHARED = 0.5  # of the smaller loss: if removing both saves less of it, the other remedy already saves it
+PARTLY = 0.5  # of the smaller loss: if removing both saves that much more than the sum, they hide part of each other
 MOST_COMPARED = 4  # findings: each pair costs a replay
 SMALL = 0.01  # of a step: a loss below it is not worth a note
 ONCE = 1.5  # times a loss per step: what saves no more in a whole window saves it once, not in each step
+MOST_NAMED = 4  # ranks in a title
 MOST_PER_RULE = 8  # candidates of one rule that are priced, the largest: each costs replays
 
 
@@ -52,10 +58,14 @@ class Findings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Doubt:
-    """Why a candidate is no finding. ``note`` is None where it is too small to be mentioned."""
+    """Why a candidate is no finding. ``note`` is None where it is too small to be mentioned.
+
+    ``hidden``: the candidate, where it is certain, and other losses may hide what it costs.
+    """
 
     note: str | None = None
     may_cost: bool = False
+    hidden: Loss | None = None
 
 
 def findings(facts: Facts) -> Findings:
@@ -72,28 +82,71 @@ def findings(facts: Facts) -> Findings:
         if one.without is None:
             kept.append((one, advice(one, list(one.hosts) or facts.hosts_of(one.ranks))))
             continue
-        base = facts.window
+        base, others = facts.window, _mended_first(one, late, [found for found, _ in priced], facts)
         if one.kind in ("late", "rest"):
-            others = [other for other in late if other is not one and not _make_up(one, other, facts)]
             base = without_all(corrected, [other.without for other in others if other.without is not None])
         price_of_one = price(facts, one.without, base, one.rare)
         doubt = _behind_loaders(one, price_of_one, facts) or _doubt(one, price_of_one, facts)
         if doubt is None:
             priced.append((one, price_of_one))
-            kept.append((one, _finding(one, bounded(one, price_of_one, facts, base), facts)))
+            kept.append((one, _finding(one, bounded(one, price_of_one, facts, base), facts, others)))
         else:
             doubts.append(doubt)
+    doubts = _hiding(kept, priced, doubts, facts)
     doubts += _unknown_causes(facts)
     kept.sort(key=lambda pair: (not pair[0].foremost, -expected_gain(pair[1].gain)))
     return Findings(
         findings=tuple(finding for _, finding in kept),
         notes=(
-            *_sold_twice(priced, facts),
+            *_pairs(priced, facts),
             *_not_priced(unpriced, facts),
             *(doubt.note for doubt in doubts if doubt.note is not None),
         ),
         undecided=any(doubt.may_cost for doubt in doubts),
     )
+
+
+def _hiding(
+    kept: list[tuple[Candidate, Finding]],
+    priced: Sequence[tuple[Candidate, Price]],
+    doubts: Sequence[_Doubt],
+    facts: Facts,
+) -> list[_Doubt]:
+    """Add to ``kept`` what costs much together, and next to nothing by itself; the other ``doubts`` are returned."""
+    found = [_loss(one, price_of_one) for one, price_of_one in priced]
+    hidden = hiding(found, [doubt.hidden for doubt in doubts if doubt.hidden is not None], facts)
+    if hidden is None or hidden.candidate.without is None:
+        return [*doubts]
+    one = hidden.candidate
+    unbounded = price(facts, hidden.candidate.without, facts.window, one.rare)
+    together = bounded(one, unbounded, facts, facts.window)
+    low = together.gain.low
+    if unbounded.loss_s < _resolvable_s(one, facts) or low is None or low * (1 - MIN_SHARE) <= 1:
+        return [*doubts]
+    kept.append((one, _finding(one, together, facts)))
+    return [doubt for doubt in doubts if doubt.hidden is None or doubt.hidden.candidate not in hidden.members]
+
+
+def _mended_first(
+    one: Candidate, late: Sequence[Candidate], found: Sequence[Candidate], facts: Facts
+) -> list[Candidate]:
+    """The ``late`` candidates that are gone in the price of ``one``.
+
+    They hide a late rank whether they are findings or not. What else the same ranks are late by hides nothing, and is
+    no reason to be mended where it is too small to be found. What remains without late ranks is priced beside those
+    that are not ``found``: nobody will mend these.
+    """
+    if one.kind == "rest":
+        return [other for other in late if other in found]
+    if one.kind == "late":
+        hiding_it = [other for other in late if other.ranks != one.ranks or _is_large(other, facts)]
+        return [other for other in hiding_it if other is not one and not _make_up(one, other, facts)]
+    return []
+
+
+def _is_large(one: Candidate, facts: Facts) -> bool:
+    """Whether a late rank is late by what can be a finding, or whatever remains without late ranks is as large."""
+    return not one.evidence or one.evidence[0].value >= _resolvable_s(one, facts)
 
 
 def _make_up(one: Candidate, other: Candidate, facts: Facts) -> bool:
@@ -133,8 +186,11 @@ def _not_priced(unpriced: Sequence[Candidate], facts: Facts) -> list[str]:
     return [f"{counted(number, 'more candidate')} of {rule} not priced" for rule, number in by_rule.items()]
 
 
-def _sold_twice(priced: Sequence[tuple[Candidate, Price]], facts: Facts) -> list[str]:
-    """Which pairs of the largest findings price the same time: removing both saves much less than the sum."""
+def _pairs(priced: Sequence[tuple[Candidate, Price]], facts: Facts) -> list[str]:
+    """Which of the largest findings price the same time, or hide each other: both save less, or more, than the sum.
+
+    Of late ranks, which are priced with the others gone, the sum is at least what both save.
+    """
     notes = []
     largest = sorted(priced, key=lambda one: -one[1].loss_s)[:MOST_COMPARED]
     for (one, price_of_one), (other, price_of_other) in combinations(largest, 2):
@@ -142,12 +198,16 @@ def _sold_twice(priced: Sequence[tuple[Candidate, Price]], facts: Facts) -> list
             continue
         left_s = replay(other.without(one.without(facts.window))).total_s
         saved_s = facts.step_s - left_s / max(1, facts.window.steps.size)
-        if saved_s < max(price_of_one.loss_s, price_of_other.loss_s) + SHARED * min(
-            price_of_one.loss_s, price_of_other.loss_s
-        ):
+        more_s, less_s = sorted((price_of_one.loss_s, price_of_other.loss_s), reverse=True)
+        if saved_s < more_s + SHARED * less_s:
             notes.append(
                 f"findings {one.rule} and {other.rule} price partly the same time: removing both saves at most "
                 f"{show_time(saved_s)} per step"
+            )
+        elif saved_s > more_s + less_s + max(MIN_SHARE * facts.step_s, PARTLY * less_s):
+            notes.append(
+                f"findings {one.rule} and {other.rule} hide part of each other: removing both saves up to "
+                f"{show_time(saved_s)} per step, and their own prices add up to {show_time(more_s + less_s)}"
             )
     return notes
 
@@ -163,17 +223,27 @@ def _doubt(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
     resolvable_s = _resolvable_s(one, facts)
     costs = f"{show_time(max(priced.loss_s, 0.0))} per step"
     may = f"{one.title}: it may cost {costs}, {percent(priced.loss_s / facts.step_s, 1)}"
+    is_known = one.kind == "job" or one.rule == "slow-loader-rank"  # by its pace, which is no wait while others hide it
+    loss = _loss(one, priced) if is_known or _is_large(one, facts) else None
     if priced.loss_s < min(MIN_SHARE * facts.step_s, resolvable_s):
-        if priced.loss_s >= SMALL * facts.step_s and priced.gain.low is not None and priced.gain.low > 1:
-            return _Doubt(note=f"{one.title}: a small loss of {costs}, {percent(priced.loss_s / facts.step_s, 1)}")
+        small = f"{one.title}: a small loss of {costs}, {percent(priced.loss_s / facts.step_s, 1)}"
+        is_sure = priced.gain.low is not None and priced.gain.low > 1
+        if priced.loss_s >= SMALL * facts.step_s and (is_sure or own_s >= resolvable_s):
+            unsure = "" if is_sure else f", uncertain over {counted(facts.window.steps.size, 'step')}"
+            return _Doubt(note=f"{small}{unsure}", hidden=loss)
         hidden = f"{one.title}: it costs nothing now ({costs}), because other slow parts hide it"
-        return _Doubt(note=hidden if own_s >= resolvable_s else None)
+        return _Doubt(note=hidden if own_s >= resolvable_s else None, hidden=loss)
     if max(priced.loss_s, _lost_with_fast_loaders_s(one, facts)) < resolvable_s:
-        return _Doubt(note=f"{may}, but below {show_time(resolvable_s)} that is uncertain here", may_cost=True)
+        note = f"{may}, but below {show_time(resolvable_s)} that is uncertain here"
+        return _Doubt(note=note, may_cost=True, hidden=loss if own_s >= resolvable_s else None)
     if priced.gain.low is None or priced.gain.low <= 1:
         span = counted(facts.window.steps.size, "step")
         return _Doubt(note=f"{may}, but that is uncertain over {span}", may_cost=True)
     return None
+
+
+def _loss(one: Candidate, priced: Price) -> Loss:
+    return Loss(candidate=one, loss_s=priced.loss_s, alone_s=priced.alone_s)
 
 
 def _behind_loaders(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
@@ -185,7 +255,8 @@ def _behind_loaders(one: Candidate, priced: Price, facts: Facts) -> _Doubt | Non
     if lost_s < max(MIN_SHARE * facts.step_s, _resolvable_s(one, facts)) or saved_s > ONCE * lost_s:
         return None
     with_faster = f"with faster loaders up to {show_time(lost_s)} per step"
-    return _Doubt(note=f"{one.title}: it costs nothing now, because batches come no sooner; {with_faster}")
+    note = f"{one.title}: it costs nothing now, because batches come no sooner; {with_faster}"
+    return _Doubt(note=note, hidden=_loss(one, priced))
 
 
 def _lost_with_fast_loaders_s(one: Candidate, facts: Facts) -> float:
@@ -221,16 +292,31 @@ def advice(one: Candidate, hosts: Sequence[str] = ()) -> Finding:
     )
 
 
-def _finding(one: Candidate, priced: Price, facts: Facts) -> Finding:
-    evidence = list(one.evidence)
+def _first(one: Candidate, others: Sequence[Candidate]) -> str:
+    """What the price of ``one`` takes as mended, for its title: other ranks, and what else these ranks are late by."""
+    ranks = sorted({rank for other in others for rank in other.ranks} - {*one.ranks})
+    own = sorted({other.rule for other in others if other.ranks == one.ranks} - {one.rule})
+    parts = [*([_listed(ranks)] if ranks else []), *(f"{rule} of the same" for rule in own)]
+    return f"; priced with {' and '.join(parts)} mended first" if parts else ""
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    """``ranks`` within a sentence."""
+    if len(ranks) > MOST_NAMED:
+        return f"{len(ranks):,} late ranks"
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(str(rank) for rank in ranks)}"
+
+
+def _finding(one: Candidate, priced: Price, facts: Facts, others: Sequence[Candidate] = ()) -> Finding:
+    evidence, title = list(one.evidence), one.title
     if priced.alone_s < HIDDEN * priced.loss_s:
+        title += _first(one, others)
         source = f"a replay of {facts.span} without this alone"
         evidence.append(seconds("gain per step if only this is fixed", max(priced.alone_s, 0.0), source))
     if priced.since is not None and priced.since_s is not None:
         first, last = facts.window.steps[[priced.since, -1]].tolist()
         what = f"cost per step since step {first:,}, when it began; the gain is of {facts.span}, with those before"
         evidence.append(seconds(what, priced.since_s, f"steps {first:,} to {last:,}"))
-    title = one.title
     if one.bounds is None and priced.gain.is_at_most:
         title = f"{title}: this costs at most {show_time(priced.loss_s)} per step"
     return Finding(

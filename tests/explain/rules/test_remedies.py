@@ -250,7 +250,8 @@ def test_findings_of_one_run_do_not_contradict_each_other(name: str) -> None:
 
 
 def test_every_rule_is_in_the_table(planted_facts: list[tuple[str, Facts]]) -> None:
-    assert set(names()) == {rule for rule, _ in planted_facts}
+    of_findings = {"hidden-losses"}  # it consists of others, once these are priced: ``tests/oracle``
+    assert set(names()) - of_findings == {rule for rule, _ in planted_facts}
 
 
 def record(command: str, **more: object) -> RunRecord:

@@ -11,9 +11,13 @@ import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.steps.grid import Floats, of_steps
+from allpull.replay.whatif.work import lower_median
+from allpull.replay.window import Bools
 from allpull.rundir.read.run import RunData
 from allpull.units import NS_PER_S
 
+BUSIER = 4.0  # times the usual rate of file access: a stall with less is not caused by it
+LEAST_BYTES_PER_S = 1e6  # a log line is less
 COUNTERS = ("storage_read_bytes", "storage_write_bytes")  # not those of calls, which include sockets
 
 
@@ -49,6 +53,25 @@ def file_access(run: RunData, steps: NDArray[np.int64]) -> FileAccess | None:
         seconds[:, rank] = (edges_ns[:, 1] - edges_ns[:, 0]) / NS_PER_S
         intervals_s.append(float(np.median(np.diff(sampled_ns))) / NS_PER_S)
     return FileAccess(moved_bytes=moved_bytes, seconds=seconds, interval_s=max(intervals_s))
+
+
+def busier_in(files: FileAccess | None, held: Bools) -> tuple[float, float] | None:
+    """File access of a rank in the steps in which it is ``held`` up, (steps, ranks), and in others, bytes/s.
+
+    Of the lower median of the ranks that ever are; over the time of their hosts. None: not known, or hosts are not held
+    up for two samples of the counters; or they read and write no more than usual.
+    """
+    ranks = held.any(axis=0)
+    if files is None or not ranks.any() or float(np.median(files.seconds[held])) < 2 * files.interval_s:
+        return None
+    in_stalls, elsewhere = (float(lower_median(_rates(files, steps)[ranks])) for steps in (held, ~held))
+    return (in_stalls, elsewhere) if in_stalls >= max(BUSIER * elsewhere, LEAST_BYTES_PER_S) else None
+
+
+def _rates(files: FileAccess, steps: Bools) -> Floats:
+    """Bytes/s of each rank in its ``steps``, (steps, ranks) → (ranks,)."""
+    rates: Floats = (files.moved_bytes * steps).sum(axis=0) / np.maximum((files.seconds * steps).sum(axis=0), 1e-9)
+    return rates
 
 
 def _of_ranks(records: pl.DataFrame, ranks: int) -> Iterator[pl.DataFrame]:

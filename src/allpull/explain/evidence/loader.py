@@ -19,7 +19,9 @@ from allpull.schema.results import Interval
 
 BEHIND = 2.0  # times the wait of at least half of the ranks: beyond it, not all ranks are concerned
 SATURATED = 0.9  # of the CPUs: more workers do not help where no more CPUs are free
+NEARLY = 0.5  # of a step: loaders that are twice as fast limit nothing, whatever else is mended
 MOST_WORKERS = 16  # per rank: more are seldom faster
+MADE = "time that the workers of a rank, all together, take for the batches of a step, longest of all ranks"
 SLACK = 1.25  # times the workers that suffice if all batches take the same time
 
 
@@ -57,6 +59,21 @@ def _in_turn(facts: Facts) -> Interval | None:
     if steps.sum() < MIN_POINTS or longer_s[steps].mean() < LEAST * facts.step_s:
         return None
     return mean_interval(longer_s[steps])
+
+
+def nearly_waited_for_s(facts: Facts) -> Floats | None:
+    """How long the workers of each rank take for the batches of a step, s, (ranks,), 0 if that is far from their limit.
+
+    None: they did not time it. A loader that nobody waits for may be what limits all, once something else is mended.
+    """
+    making = None if facts.loading is None else facts.loading.making
+    return None if making is None else np.where(making.step_s >= NEARLY * facts.step_s, making.step_s, 0.0)
+
+
+def slower_makers(facts: Facts) -> tuple[int, ...]:
+    """The ranks whose workers are slower than the others', whether anybody waits for them or not."""
+    slower = None if facts.loading is None else facts.loading.slower
+    return () if slower is None else tuple(np.flatnonzero(slower).tolist())
 
 
 def without_common_input(

@@ -21,6 +21,7 @@ RULES = Table(
         "uneven-steps": "allpull.explain.rules.uneven_steps:find",
         "uneven-batches": "allpull.explain.rules.uneven_batches:find",
         "rotating-imbalance": "allpull.explain.rules.rotating_imbalance:find",
+        "hidden-losses": "allpull.explain.rules.hidden_losses:find",
         "common-stall": "allpull.explain.rules.common_stall:find",
         "drift": "allpull.explain.rules.drift:find",
         "computational-scaling": "allpull.explain.rules.computational_scaling:find",

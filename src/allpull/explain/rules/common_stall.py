@@ -43,6 +43,7 @@ from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, count, rate, seconds, share
 from allpull.explain.evidence.common_work import common_phases, common_s, most_grown
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.file_access import busier_in
 from allpull.explain.evidence.stalls import COLLECTION, COMPILATION, RETRIES, explained_shares
 from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, joined, program, sentence, shell, within
@@ -57,8 +58,6 @@ SELDOM = 0.15  # of the steps: what is more frequent is part of the program's rh
 LEAST = 0.03  # of a step
 NAMED = 5  # stalled steps by number
 FILES = "files"
-BUSIER = 4.0  # times the usual rate of file access: a stall with less is not caused by it
-LEAST_BYTES_PER_S = 1e6  # a log line is less
 
 CAUSES = {
     COLLECTION: "Python collects garbage",
@@ -131,29 +130,19 @@ def _causes(facts: Facts, stalls: Bools, more_s: Floats) -> tuple[tuple[str, ...
     if covered:
         evidence = (share(f"stalled time in which {CAUSES[one]}", part, facts.span) for one, part in covered.items())
         return tuple(covered), tuple(evidence)
-    rates = _file_rates(facts, stalls)
-    if rates is not None and rates[0] >= max(BUSIER * rates[1], LEAST_BYTES_PER_S):
-        whence = "counters of the ranks"
-        return (FILES,), (
-            rate("file access of a rank in the stalls", rates[0], whence),
-            rate("the same in other steps", rates[1], whence),
-        )
-    return (), ()
+    return of_files(facts, np.repeat(stalls[:, None], facts.window.ranks, axis=1))
 
 
-def _file_rates(facts: Facts, stalls: Bools) -> tuple[float, float] | None:
-    """File access of the lower median rank in stalls and elsewhere, bytes/s, each over the time of its host.
-
-    None: not known, or hosts do not stall for long enough in these steps.
-    """
-    files = facts.files
-    if files is None or float(np.median(lower_median(files.seconds)[stalls])) < 2 * files.interval_s:
-        return None
-    in_stalls, elsewhere = (
-        float(lower_median(files.moved_bytes[steps].sum(axis=0) / np.maximum(files.seconds[steps].sum(axis=0), 1e-9)))
-        for steps in (stalls, ~stalls)
+def of_files(facts: Facts, held: Bools) -> tuple[tuple[str, ...], tuple[Evidence, ...]]:
+    """File access as the cause of stalls of ranks that are ``held`` up, (steps, ranks), and what shows it."""
+    rates = busier_in(facts.files, held)
+    if rates is None:
+        return (), ()
+    whence = "counters of the ranks"
+    return (FILES,), (
+        rate("file access of a rank in the stalls", rates[0], whence),
+        rate("the same in other steps", rates[1], whence),
     )
-    return in_stalls, elsewhere
 
 
 def against(cause: str, start: Start) -> Action:

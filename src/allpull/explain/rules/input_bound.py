@@ -18,7 +18,9 @@ How it is found
     Loaders of one speed that all are too slow, and vary, are waited for in turn: some queues are full by chance, and
     the step waits for the last. Where workers are timed, and those of at least half of the ranks take longer for a
     batch than a step without waiting does, that is this fault, however short the wait of each rank is. One rank is
-    named beside it only if its workers are slower than the others' by more than 2 % and their noise.
+    named beside it only if its workers are slower than the others' by more than 2 % and their noise. Where nobody waits
+    for them yet, loaders that take half of a step or longer may be all that is left to gain from other remedies: both
+    are then one finding, `hidden-losses`.
 
 What it costs
     The replay without that waiting. Where CPUs are counted, the work of loaders has to fit on those that are free: no
@@ -44,17 +46,23 @@ When it is wrong
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
-from allpull.explain.candidate import Candidate, Removal, as_recorded, count, rate, seconds, share
+import numpy as np
+
+from allpull.explain.candidate import MIN_SHARE, Candidate, Removal, as_recorded, count, rate, seconds, share
 from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import (
+    MADE,
     behind_others,
     common_input,
     has_no_cpu_left,
     most_saved_s,
+    nearly_waited_for_s,
     shares_last_cpus,
+    slower_makers,
     waited_in_turn,
     without_common_input,
     workers_needed,
@@ -62,7 +70,7 @@ from allpull.explain.evidence.loader import (
 from allpull.explain.evidence.pacing import fed_in_time
 from allpull.explain.remedy import Action, program, sentence, within
 from allpull.explain.remedy_text import cpus_for_workers, workers
-from allpull.replay.whatif.work import scaled
+from allpull.replay.whatif.work import lower_median, scaled
 from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
 from allpull.schema.results import Interval
@@ -78,19 +86,23 @@ READY = (
     "fewer and larger tensors, or make small batches in the training process ("
 )
 
-MADE = "time that the workers of a rank, all together, take for the batches of a step, longest of all ranks"
-
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where all loaders are behind and CPUs are free."""
-    waited = common_input(facts)
-    if waited is None or has_no_cpu_left(facts):
+    waited, each_s, behind = common_input(facts), nearly_waited_for_s(facts), behind_others(facts)
+    made_s = 0.0 if each_s is None else float(lower_median(each_s))
+    if (waited is None and not made_s) or has_no_cpu_left(facts):
         return []
-    remedy = _remedy(facts, waited.value)
+    slower = slower_makers(facts) if waited is None and behind is not None else ()
+    remedy = _remedy(facts, 0.0 if waited is None else waited.value)
     most_s = most_saved_s(facts)
-    without = partial(without_common_input, first=facts.first, behind=behind_others(facts), most_s=most_s)
+    without: Removal = partial(
+        without_common_input, first=facts.first, behind=None if behind is None else (*behind, *slower), most_s=most_s
+    )
+    if slower:
+        without = partial(_except_of, without=without, ranks=slower)
     bounds: tuple[Removal, Removal] | None = None
-    if most_s < waited.value or shares_last_cpus(facts):
+    if (waited is not None and most_s < waited.value) or shares_last_cpus(facts):
         bounds = (as_recorded, without)
     if facts.has_short_passes:
         bounds = (without if bounds is None else as_recorded, partial(_without_new_iterators, without=without))
@@ -100,17 +112,31 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="input-bound",
             kind="job",
-            title=waits(facts, waited),
+            title=_nearly_behind(made_s) if waited is None else waits(facts, waited),
             remedy=remedy,
             evidence=(
-                waiting(facts, waited),
+                *(() if waited is None else (waiting(facts, waited),)),
                 *loader_evidence(facts),
             ),
             without=without,
             bounds=bounds,
-            least_share=LEAST,
+            least_share=MIN_SHARE if waited is None else LEAST,
         )
     ]
+
+
+def _except_of(window: Window, without: Removal, ranks: tuple[int, ...]) -> Window:
+    """``window`` after ``without``, in which the loaders of ``ranks`` are as they were, and limit what they did."""
+    changed = without(window)
+    if "input" not in window.work:
+        return changed
+    chosen = np.isin(np.arange(window.ranks), ranks)
+    input_s = np.where(chosen, window.work["input"], changed.work["input"])
+    return replace(changed, work={**changed.work, "input": input_s})
+
+
+def _nearly_behind(made_s: float) -> str:
+    return f"All loaders take {show_time(made_s)} for the batches of a step, nearly as long as the training"
 
 
 def _without_new_iterators(window: Window, without: Removal) -> Window:

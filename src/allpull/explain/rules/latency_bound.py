@@ -13,10 +13,10 @@ How it is found
     reported at the level of steps, nor where the connections observed between hosts do not carry the gradients.
 
 What it costs
-    The replay with larger buckets, the best of twice, four and eight times the largest one: each bucket saves its
-    latency, and what is in it starts only when the last gradient of it is ready. The latency that remains is not
-    counted. Over Gloo, hosts also take time for each message, so the interval reaches to where a bucket costs the mean
-    of those recorded, whatever its size.
+    The replay with larger buckets, the best of twice the largest one, four times, and so on up to a single bucket: each
+    bucket saves its latency, and what is in it starts only when the last gradient of it is ready. The latency that
+    remains is not counted. Over Gloo, hosts also take time for each message, so the interval reaches to where a bucket
+    costs the mean of those recorded, whatever its size.
 
 What to do
     Larger buckets: `DDP(model, bucket_cap_mb=100)`, or `HOROVOD_FUSION_THRESHOLD=134217728` (its fusion buffer);
@@ -29,6 +29,7 @@ When it is wrong
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
@@ -43,8 +44,20 @@ from allpull.replay.whatif.network import with_buckets
 from allpull.units import show_time
 
 MOST = 0.5  # of the time of the buckets: otherwise bandwidth is the limit
-LARGER = (2, 4, 8)  # times the largest bucket: DDP's default of 25 MiB becomes up to 200 MiB
+TWICE = 2  # the last one: by less, no replay would differ much
 MIB = 1 << 20
+
+
+def larger_sizes(largest: int, whole: int) -> list[int]:
+    """Sizes of buckets to try, bytes: each twice the one before, the first twice ``largest``, the last one ``whole``.
+
+    >>> larger_sizes(10, 100), larger_sizes(100, 100)
+    ([20, 40, 80, 100], [100])
+    """
+    sizes = [TWICE * largest]
+    while sizes[-1] < whole:
+        sizes.append(TWICE * sizes[-1])
+    return [min(size, whole) for size in sizes]
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -61,11 +74,11 @@ def find(facts: Facts) -> list[Candidate]:
     largest = int(lane.size_bytes.max())
     total_s = {
         cap: replay(with_buckets(facts.window, cap, latency_s=each_s)).total_s
-        for cap in (times * largest for times in LARGER)
+        for cap in larger_sizes(largest, int(lane.size_bytes.sum()))
     }
     cap = min(total_s, key=lambda one: total_s[one])
     without = partial(with_buckets, cap_bytes=cap, latency_s=each_s)
-    larger, near = bucket_size(facts.start, max(1, round(cap / MIB))), one_switch(facts.start)
+    larger, near = bucket_size(facts.start, math.ceil(cap / MIB)), one_switch(facts.start)
     remedy = joined("; ", within("larger buckets: ", larger), within("hosts near each other: ", near))
     return [
         Candidate(

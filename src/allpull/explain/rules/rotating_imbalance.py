@@ -11,24 +11,25 @@ How it is found
     than eight equal ranks is later by chance alone: what it is later by than the last of eight does not count. Or ranks
     pause in turn: in at least eight steps some rank is behind by a quarter of a step, or by twice these shares and
     eight standard deviations of the jitter, not always the same one, and these pauses add up to that share of the time.
-    Fewer pauses, however long, do not count. Where ranks wait for CPUs, that makes them late in turn, and is
-    `cpu-contention`; what goes with the size of their batches is `uneven-batches`. Ranks record how long Python
-    collects garbage: if that covers half of the lateness, the title names it. Of accelerators that their hosts pace,
-    the time in which these issue a step counts, not that in which the device passes over it.
+    Fewer pauses, two or more, count only where their cause was recorded. Where ranks wait for CPUs, that makes them
+    late in turn, and is `cpu-contention`; what goes with the size of their batches is `uneven-batches`. Causes are
+    those of `common-stall`, recorded by the rank that is last: garbage collection, compilation, retries of CUDA's
+    allocator, which have to cover half of the lateness, or files. Of accelerators that their hosts pace, the time in
+    which these issue a step counts, not that in which the device passes over it.
 
 What it costs
-    After persistently slow ranks are corrected: where one rank at a time is far behind all others, the replay in which
-    it deviates from its usual step as the other ranks do. Otherwise the one in which every rank deviates as little as
-    an undisturbed rank, estimated from the fastest ranks of that step; with three ranks or more whose deviations are as
-    large downwards as upwards, ranks keep the jitter of a usual machine, or get equal work where it varies by more than
-    that. Where a rank is late in every step, and nothing says why, the interval begins where the work of each step is
-    shared out equally, or only the last rank of a step is no longer delayed. Where hosts pace their accelerators, that
-    is an upper bound.
+    What is left of it once those slow ranks are mended that are findings, too; the title names them where that makes a
+    difference. Where one rank at a time is far behind all others, the replay in which it deviates from its usual step
+    as the other ranks do. Otherwise the one in which every rank deviates as little as an undisturbed rank, estimated
+    from the fastest ranks of that step; with three ranks or more whose deviations are as large downwards as upwards,
+    ranks keep the jitter of a usual machine, or get equal work where it varies by more than that. Where a rank is late
+    in every step, and nothing says why, the interval begins where the work of each step is shared out equally, or only
+    the last rank of a step is no longer delayed. Where hosts pace their accelerators, that is an upper bound.
 
 What to do
-    Give samples equal work (sort by length, pad to buckets), keep the machine quiet (`--set launch.bind=cores`,
-    `sbatch --exclusive`, `export OMP_NUM_THREADS=…`), collect garbage in all ranks at the same step (`gc.freeze()`, and
-    `gc.collect()` every N steps).
+    Give samples equal work (sort by length, pad to buckets), keep the machine quiet (`--set launch.bind=cores`, `sbatch
+    --exclusive`, `export OMP_NUM_THREADS=…`), collect garbage in all ranks at the same step (`gc.freeze()`, and
+    `gc.collect()` every N steps). If the title names a cause: as in `common-stall`.
 
 When it is wrong
     Any two equal ranks are last in turn; with two ranks only the deviation of one from the other can be seen. The
@@ -42,6 +43,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
@@ -56,8 +58,10 @@ from allpull.explain.evidence.pacing import at_own_pace, paced_ranks
 from allpull.explain.evidence.single_delays import LEAST_RANKS as LEAST_TO_COMPARE
 from allpull.explain.evidence.single_delays import are_single, without_delays
 from allpull.explain.evidence.stalls import COLLECTION, explained_shares
+from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, joined, program, sentence
 from allpull.explain.remedy_text import WHERE, exclusive, own_cores
+from allpull.explain.rules.common_stall import CAUSES, against, of_files
 from allpull.replay.whatif.work import lower_median, shortened_by_step
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
@@ -96,18 +100,15 @@ def find(facts: Facts) -> list[Candidate]:
     paused_s = deviations.max(axis=1) - lower_median(deviations)  # of two ranks the median is half way
     pauses = paused_s >= min(PAUSE * facts.step_s, max(CLEAR * least_s, PAUSE_SDS * usual.sd_s))
     in_each = float(np.median(behind)) - by_chance_s >= least_s
-    in_turn = pauses.sum() >= MIN_POINTS and np.unique(last_rank[pauses]).size >= MIN_RANKS
+    causes, cause_evidence = _causes(facts, behind if in_each else np.where(pauses, behind, 0.0), last_rank, pauses)
+    few = not in_each and bool(causes)  # what is recorded is no accident
+    in_turn = pauses.sum() >= (MIN_RANKS if few else MIN_POINTS) and np.unique(last_rank[pauses]).size >= MIN_RANKS
     if not in_each and not (in_turn and float(paused_s[pauses].sum()) >= least_s * behind.size):
         return []
     varies = usual.last_s(LEAST_RANKS) >= least_s
     last = np.bincount(last_rank, minlength=window.ranks)
     spread = {name: float(_deviations(window.per_step(name))[ordinary].std()) for name in phases if name in window.work}
     where = max(spread, key=lambda name: spread[name])
-    size = mean_interval(behind)
-    collected_s = facts.stalls.seconds.get(COLLECTION, np.zeros((window.steps.size, window.ranks)))
-    covered = explained_shares(behind, {COLLECTION: collected_s[ordinary, last_rank]})
-    collects = tuple(share("the part of it in garbage collection", part, facts.span) for part in covered.values())
-    remedy = COLLECT_TOGETHER if collects else _quiet(facts)
     without: Removal = partial(undisturbed, phases=phases, usual=usual, keeps_jitter=not varies)
     if are_single(deviations) and not paced_ranks(window).any():  # where hosts pace, the price is an upper bound
         without = partial(undelayed, phases=phases)
@@ -116,10 +117,12 @@ def find(facts: Facts) -> list[Candidate]:
             rule="rotating-imbalance",
             kind="rest",
             title=f"{_often(behind if in_each else paused_s, pauses, in_each=in_each)}, most of it {WHERE[where]}"
-            + (": Python collects garbage" if collects else ""),
-            remedy=remedy,
+            + "".join(f"{', and' if place else ':'} {CAUSES[cause]}" for place, cause in enumerate(causes)),
+            remedy=joined("; ", *(_against(cause, facts.start) for cause in causes)) or _quiet(facts),
             evidence=(
-                seconds("lateness of the last rank of a step against the median rank", size, facts.span),
+                seconds(
+                    "lateness of the last rank of a step against the median rank", mean_interval(behind), facts.span
+                ),
                 seconds("the same in the median step", float(np.median(behind)), facts.span),
                 *_expected(usual, len(equal), facts),
                 count(
@@ -127,12 +130,44 @@ def find(facts: Facts) -> list[Candidate]:
                     int((last > 0).sum()),
                     facts.span,
                 ),
-                *collects,
+                *cause_evidence,
             ),
             without=without,
-            bounds=_bounds(window, without, phases, is_work=bool(in_each) and not collects),
+            bounds=_bounds(window, without, phases, is_work=bool(in_each) and not causes),
+            rare=_rows(ordinary, pauses) | window.odd if few else None,
         )
     ]
+
+
+def _rows(ordinary: Bools, chosen: Bools) -> Bools:
+    """Those of all steps that are ``chosen`` among the ``ordinary`` ones."""
+    steps = np.zeros_like(ordinary)
+    steps[np.flatnonzero(ordinary)[chosen]] = True
+    return steps
+
+
+def _causes(
+    facts: Facts, lost_s: Floats, last_rank: NDArray[np.intp], pauses: Bools
+) -> tuple[tuple[str, ...], tuple[Evidence, ...]]:
+    """What ranks recorded of their stalls, where it explains ``lost_s``.
+
+    All are of ordinary steps, and ``pauses`` are the steps of which one rank is late by far. As of all ranks at once in
+    ``common-stall``, but of the last rank of each step.
+    """
+    ordinary = ~facts.window.odd
+    recorded = {cause: paused_s[ordinary, last_rank] for cause, paused_s in facts.stalls.seconds.items()}
+    covered = explained_shares(lost_s, recorded)
+    if covered:
+        evidence = (share(f"the part of it in which {CAUSES[one]}", part, facts.span) for one, part in covered.items())
+        return tuple(covered), tuple(evidence)
+    held = np.zeros((ordinary.size, facts.window.ranks), dtype=np.bool_)
+    held[np.flatnonzero(ordinary)[pauses], last_rank[pauses]] = True
+    return of_files(facts, held)
+
+
+def _against(cause: str, start: Start) -> Action:
+    """As against stalls of all ranks; what each rank does in its own time is done by all at once."""
+    return COLLECT_TOGETHER if cause == COLLECTION else against(cause, start)
 
 
 def _bounds(

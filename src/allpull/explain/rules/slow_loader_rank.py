@@ -7,7 +7,8 @@ How it is found
     By its time in `input` compared with that of the other ranks in each step, as in `slow-rank`. Waiting for loaders
     that all ranks have in common is `input-bound`. Where workers time what they make, and loaders set the pace, their
     own times tell instead: a rank that waits longest although its workers are as fast as the others' is not named, and
-    ranks whose workers are slower are, also where they are waited for in turn.
+    ranks whose workers are slower are, also where they are waited for in turn. One that nobody waits for, because
+    something else is as slow, is part of `hidden-losses`.
 
 What it costs
     The replay with the input of this rank equal to the median of the others. On a device the interval reaches up to all
@@ -30,16 +31,43 @@ from functools import partial
 from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
-from allpull.explain.evidence.loader import has_no_cpu_left
+from allpull.explain.evidence.loader import MADE, has_no_cpu_left, nearly_waited_for_s, slower_makers
 from allpull.explain.remedy import Action, sentence, shell
 from allpull.explain.remedy_text import quoted, workers
 from allpull.explain.rules.slow_rank import waiting_evidence
 from allpull.replay.whatif.balanced import like_median
+from allpull.units import show_time
 
 
 def find(facts: Facts) -> list[Candidate]:
     """The ranks whose loaders are behind."""
-    return [_suspect(group, facts) for group in groups(facts.late.loaders, lambda one: one.steady)]
+    late = [_suspect(group, facts) for group in groups(facts.late.loaders, lambda one: one.steady)]
+    return [*late, *_nearly_behind(facts)]
+
+
+def _nearly_behind(facts: Facts) -> list[Candidate]:
+    """The ranks whose workers are slower than the others', and would be waited for if something else were mended."""
+    made_s = nearly_waited_for_s(facts)
+    ranks = [one for one in slower_makers(facts) if one not in facts.late.loading]
+    if made_s is None or not any(made_s[ranks]) or len(ranks) + len(facts.late.loading) == facts.window.ranks:
+        return []
+    ranks = [one for one in ranks if made_s[one]]
+    who = f"The loader of rank {ranks[0]}" if len(ranks) == 1 else f"The loaders of {len(ranks)} ranks"
+    longest_s = float(made_s[ranks].max())
+    return [
+        Candidate(
+            rule="slow-loader-rank",
+            kind="job",
+            title=f"{who} {'takes' if len(ranks) == 1 else 'take'} {show_time(longest_s)} for the batches of a step, "
+            "longer than those of the others",
+            remedy=_remedy(ranks, facts),
+            evidence=(seconds(MADE, longest_s, "workers of the loaders, timed by themselves"),),
+            without=partial(
+                like_median, ranks=ranks, phases=("input",), unlike={*facts.late.loading, *slower_makers(facts)}
+            ),
+            ranks=tuple(ranks),
+        )
+    ]
 
 
 def _suspect(group: Group, facts: Facts) -> Candidate:
