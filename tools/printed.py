@@ -298,10 +298,17 @@ def overhead_inside(results: dict[str, Stored]) -> str:
     """What observation adds to a step where nothing else differs, a row for each loop."""
     if "overhead_inside" not in results:
         return NOT_YET
-    lines = ["| loop, its step without | added to a step | the records say |", "|---|---|---|"]
-    for row in results["overhead_inside"]["result"]["loops"]:
+    rows = results["overhead_inside"]["result"]["loops"]
+    passed_on = any("passed_on_us" in row for row in rows)  # older results have no such blocks
+    wrappers = " wrappers that only pass on |" if passed_on else ""
+    lines = [
+        f"| loop, its step without | added to a step |{wrappers} the records say |",
+        "|---" * (3 + passed_on) + "|",
+    ]
+    for row in rows:
         about = f"`{row['loop']}`, batch {row['batch']}, {show_time(row['plain_step_us'] / 1e6)}"
-        lines.append(f"| {about} | {_added(row['added_us'])} | {row['says_us']:.0f} µs |")
+        alone = f" {_added(row['passed_on_us'])} |" if "passed_on_us" in row else " |" if passed_on else ""
+        lines.append(f"| {about} | {_added(row['added_us'])} |{alone} {row['says_us']:.0f} µs |")
     return "\n".join([*lines, "", *_made_on(results.values())])
 
 

@@ -225,3 +225,21 @@ def test_channels_last_is_the_faster_order_on_cpus_but_for_one_case(results: dic
     slower = [row for row in rows if row["times_channels_first"]["median"] < 0.98]
     assert [(row["model"], row["size"], row["precision"]) for row in slower] == [("resnet18", 64, "fp32")]
     assert min(row["times_channels_first"]["median"] for row in rows if row["precision"] == "bf16") > 1.1
+
+
+def test_the_control_of_wrappers_is_a_column_where_it_was_measured(
+    root: Path, monkeypatch: pytest.MonkeyPatch, results: dict[str, dict[str, Any]]
+) -> None:
+    """Older results have no wrappers that only pass calls on."""
+    monkeypatch.syspath_prepend(root / "tools")
+    show, stored = import_module("printed").overhead_inside, results["overhead_inside"]
+    interval = {"value": 3.2, "low": 2.0, "high": 4.0}
+    loops = [{name: row[name] for name in row if name != "passed_on_us"} for row in stored["result"]["loops"]]
+    old, new = (
+        show({"overhead_inside": {**stored, "result": {"loops": rows}}}).splitlines()
+        for rows in (loops, [{**row, "passed_on_us": interval} for row in loops])
+    )
+    assert {line.count("|") for line in old[: 2 + len(loops)]} == {4}
+    assert {line.count("|") for line in new[: 2 + len(loops)]} == {5}
+    assert new[0].split(" | ")[2] == "wrappers that only pass on"
+    assert all(line.split(" | ")[2] == "3 µs (2 to 4)" for line in new[2 : 2 + len(loops)])

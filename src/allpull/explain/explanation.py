@@ -11,10 +11,11 @@ from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.coverage import epochs
 from allpull.analyse.idle import accelerator_idle
 from allpull.analyse.replicas import gaps_of_replicas, replicas
+from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
 from allpull.explain.evidence.cpu_waiting import CROWDED
-from allpull.explain.evidence.ddp_settings import broadcasts_only_buffers, ddp_settings
+from allpull.explain.evidence.ddp_settings import CommHook, broadcasts_only_buffers, comm_hooks, ddp_settings
 from allpull.explain.evidence.facts import Facts, first_batches, gather, other_run
 from allpull.explain.evidence.file_access import file_access
 from allpull.explain.evidence.lateness import step_s
@@ -113,6 +114,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         healthy=_healthy(grown.efficiency, facts, answers),
         notes=_begun(
             *_about(facts, grown),
+            *_hooks(comm_hooks(run), facts),
             *([] if facts.is_too_short else _without_a_reason(grown, answers)),
             *answers.notes,
             *_not_compared(references, compared),
@@ -225,6 +227,17 @@ def _without_a_reason(grown: TreeResult, answers: Findings) -> list[str]:
         "names a reason that costs as much"
         for name, gain in grown.gains.items()
         if gain >= LARGE and gain > explained + UNEXPLAINED and not answers.undecided
+    ]
+
+
+def _hooks(hooks: Sequence[CommHook], facts: Facts) -> list[str]:
+    """Communication hooks whose own time counts: none of the phases distinguishes it from backward."""
+    return [
+        f"{show_time(one.seconds)} per step ({percent(one.seconds / facts.step_s)}) are the communication hook "
+        f"{one.name} in Python, called {one.calls:.3g} times per step: it counts as backward, and after the last "
+        "gradient as transfer or wait"
+        for one in hooks
+        if one.seconds >= MIN_SHARE * facts.step_s
     ]
 
 

@@ -155,6 +155,15 @@ class DataParallel(Record):
         None, ge=0, description="parameters without a gradient, the most of all checked passes; None: not looked for"
     )
     checked_passes: int = Field(0, ge=0, description="backward passes whose unused parameters DDP's logger has shown")
+    hook: str | None = Field(
+        None, max_length=200, description="the Python function that reduces each bucket in DDP's place"
+    )
+    hook_calls: int | None = Field(None, ge=0, description="how often it was called, up to this step")
+    hook_ns: int | None = Field(
+        None,
+        ge=0,
+        description="time inside these calls, part of backward, without the callbacks of the futures that it returns",
+    )
     t_ns: int
 
 

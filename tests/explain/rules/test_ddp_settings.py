@@ -6,15 +6,24 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from tests.explain.made import STEPS, crowded, found, hosts_of, job, rules
 from tests.replay.windows import Call, late
 
 import allpull
-from allpull.explain.evidence.ddp_settings import DdpSettings, broadcasts_only_buffers, ddp_settings
+from allpull.explain.evidence.ddp_settings import (
+    CommHook,
+    DdpSettings,
+    broadcasts_only_buffers,
+    comm_hooks,
+    ddp_settings,
+)
 from allpull.explain.evidence.machine import Machine
 from allpull.rundir.read.run import read_run
+from allpull.schema.events import DataParallel
 
 EIGHT = Machine(hosts=hosts_of(8))
 BUFFERS = DdpSettings(buffers_bytes=4 << 20)
@@ -163,3 +172,22 @@ def test_real_ranks(tmp_path: Path, how: str, network: DdpSettings, only_buffers
     if any(note.startswith("DDP broadcasts") for note in explained.notes):
         rules_found.add("broadcast-buffers")  # on a busy machine it may be too uncertain for a finding
     assert rules_found & {"broadcast-buffers", "find-unused-parameters"} == ({named} if named else set())
+
+
+def test_the_time_of_a_communication_hook_is_that_of_a_step_of_the_median_rank() -> None:
+    def log(*known: tuple[int, int | None]) -> SimpleNamespace:
+        hook = {"hook": "slowly", "find_unused_parameters": False, "broadcast_buffers": True, "buffers_bytes": 0}
+        events = [
+            DataParallel(
+                kind="data_parallel", step=step, network=0, hook_calls=3 * step, hook_ns=spent_ns, t_ns=0, **hook
+            )
+            for step, spent_ns in known
+        ]
+        return SimpleNamespace(data_parallel=tuple(events))
+
+    killed = log((4, 9_000_000))
+    run: Any = SimpleNamespace(
+        events={0: log((4, 10_000_000), (24, 50_000_000)), 1: log((4, 0), (24, 80_000_000)), 2: killed}
+    )
+    assert comm_hooks(run) == (CommHook(name="slowly", seconds=pytest.approx(0.003), calls=3.0),)
+    assert comm_hooks(SimpleNamespace(events={0: killed})) == ()

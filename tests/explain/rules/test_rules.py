@@ -294,7 +294,35 @@ def test_a_tiny_exchange_that_waits_for_cpus_is_not_called_a_slow_network() -> N
     assert (contended.gain.low, contended.gain.high) == (pytest.approx(1.0), contended.gain.value)
     assert contended.loss_s_per_step == pytest.approx(0.060 + 0.4 * 0.122, rel=0.05)  # of a step of 122 ms
     assert "network-bound" in rules(large, busy)
-    assert rules(tiny, alone) == ["network-bound"]
+    (late,) = found(tiny, alone).findings
+    assert late.rule == "network-bound"
+    assert "15.6 KiB per step are too few to take that long: threads are woken late" in late.remedy
+    assert "fp16" not in late.remedy
+    full = next(one for one in found(large, alone).findings if one.rule == "network-bound")
+    assert "fp16_compress_hook" in full.remedy
+    assert "woken" not in full.remedy
+
+
+def test_deepspeed_is_told_its_own_settings() -> None:
+    gathers = Call(use="all_gather_into_tensor in forward", at="begin", transfer_s=0.08)
+    machine = Machine(hosts=hosts_of(4))
+    fsdp, zero = (
+        next(one for one in found(job(4, calls=(gathers,)), each).findings if one.rule == "network-bound")
+        for each in (machine, replace(machine, uses_deepspeed=True))
+    )
+    assert "fully_shard" in fsdp.remedy
+    assert "fully_shard" not in zero.remedy
+    assert "stage3_param_persistence_threshold" in zero.remedy
+
+
+def test_a_loader_that_reads_nothing_is_not_answered_with_local_disks() -> None:
+    waits = job(8, input=late(8, STEPS, rank=7, by_s=0.03))
+    reads = replace(EIGHT, started=1, storage_read_bytes_per_s=5e7)
+    for machine, staged in ((reads, True), (replace(reads, storage_read_bytes_per_s=0.0), False)):
+        (one,) = found(waits, machine).findings
+        assert one.rule == "slow-loader-rank"
+        assert ("local disks" in one.remedy) is staged
+        assert ("made in the training process on node4" in one.remedy) is not staged
 
 
 def test_a_rehearsal_is_not_blamed_for_the_machine_under_it() -> None:

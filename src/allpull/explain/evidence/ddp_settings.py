@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from statistics import median
 
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import CollectiveKind, DataParallel
+from allpull.units import NS_PER_S
 
 BUFFERS_IN = "forward"  # the phase in which DDP broadcasts buffers
 BROADCAST = f"broadcast in {BUFFERS_IN}"  # the use of these calls in a window
@@ -43,6 +45,36 @@ def _merged(of_ranks: list[DataParallel]) -> DdpSettings:
         buffers_bytes=min(one.buffers_bytes if one.broadcast_buffers else 0 for one in of_ranks),
         unused_bytes=max(known) if len(known) == len(of_ranks) else None,
         checked_passes=min(one.checked_passes for one in of_ranks),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommHook:
+    """A communication hook: ``seconds`` in its Python code per step, on the median rank, in ``calls`` per step."""
+
+    name: str
+    seconds: float
+    calls: float
+
+
+def comm_hooks(run: RunData) -> tuple[CommHook, ...]:
+    """The communication hooks of ``run``, from ranks that recorded them at two steps."""
+    rates: dict[tuple[int, str], list[tuple[float, float]]] = {}
+    for log in run.events.values():
+        known = [
+            one for one in log.data_parallel if one.hook is not None and one.hook_ns is not None and one.hook_calls
+        ]
+        for network in sorted({one.network for one in known}):
+            mine = [one for one in known if one.network == network]
+            first, last = mine[0], mine[-1]
+            steps = last.step - first.step
+            if steps > 0 and first.hook == last.hook:
+                spent_ns = (last.hook_ns or 0) - (first.hook_ns or 0)
+                calls = (last.hook_calls or 0) - (first.hook_calls or 0)
+                rates.setdefault((network, str(last.hook)), []).append((spent_ns / NS_PER_S / steps, calls / steps))
+    return tuple(
+        CommHook(name=name, seconds=median(one for one, _ in each), calls=median(one for _, one in each))
+        for (_, name), each in sorted(rates.items())
     )
 
 

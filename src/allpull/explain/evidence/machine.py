@@ -51,7 +51,7 @@ class Machine:
     was sampled; those never sampled are absent. ``device_busy_share``: of the time, in which a kernel ran on the
     accelerators that had any, by their driver. ``precision`` and ``compiled``: the arithmetic that allpull's own
     trainer was configured with, and compilation. ``autocast``: the dtype that most steps of devices have.
-    ``uses_gloo``: ranks are known to exchange by Gloo.
+    ``uses_gloo``: ranks are known to exchange by Gloo. ``uses_deepspeed``: a rank imported it.
     """
 
     hosts: tuple[str, ...]
@@ -74,6 +74,7 @@ class Machine:
     connections: tuple[Connection, ...] = ()
     round_trip_s: float | None = None
     uses_gloo: bool = False
+    uses_deepspeed: bool = False
     read_bytes_per_s: float | None = None
     storage_read_bytes_per_s: float | None = None
     recording_share: float | None = None
@@ -141,6 +142,7 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         started=_most(inside, "processes"),
         connections=_connections(run.links, _of_hosts(spans, hosts)),
         round_trip_s=_round_trip_s(run.pings),
+        uses_deepspeed=any("deepspeed" in one.unobserved for log in run.events.values() for one in log.process_groups),
         uses_gloo={log.process_groups[-1].backend for log in run.events.values() if log.process_groups} == {"gloo"},
         read_bytes_per_s=reading.read_bytes_per_s,
         storage_read_bytes_per_s=reading.storage_read_bytes_per_s,

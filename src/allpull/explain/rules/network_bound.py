@@ -19,8 +19,9 @@ What to do
     fewer bytes: `DDP(...).register_comm_hook(None, fp16_compress_hook)` halves them, gradients accumulated over k steps
     (`no_sync()`) are exchanged once in k, a larger batch per rank spreads them over more samples. Where collectives
     that the program or its framework calls take most of the time, they are named instead. Sharded parameters, as
-    FSDP's, are gathered once per step, not twice, with `reshard_after_forward=False`; many calls of one kind in a step
-    are joined into few.
+    FSDP's, are gathered once per step, not twice, with `reshard_after_forward=False`; DeepSpeed's ZeRO 3 has settings
+    of its own for that. Many calls of one kind in a step are joined into few. Where ranks of one host exchange less
+    than 50 MB/s, fewer bytes do not help: threads that are woken late take the time.
 
 When it is wrong
     Connections other than TCP are not observed, and then all blocked time counts as the network's. A host that is too
@@ -40,19 +41,19 @@ import numpy as np
 from allpull.explain.candidate import MIN_SHARE, Candidate, count, rate, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import (
+    THROUGH_MEMORY,
     exchange_waits_for_cpus,
     host_evidence,
     hosts_s,
     on_faster,
 )
 from allpull.explain.evidence.network import LEAST
-from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, joined, program, sentence, within
 from allpull.explain.remedy_text import TOPOLOGY, fast_interface, option_or
 from allpull.explain.rules.slow_link import SOURCE, gradient_evidence
 from allpull.replay.window import REDUCE
 from allpull.schema.explained import Evidence
-from allpull.units import show_time
+from allpull.units import show_bytes, show_time
 
 BUSY = 0.4  # of the time, on the median connection: busy hosts acknowledge late, so idle links look up to that busy
 CERTAIN = 0.1  # of a step: ranks blocked that long wait for the network, even if it is idle in forward
@@ -74,6 +75,11 @@ GATHER_LESS = sentence(
     program("model.set_requires_gradient_sync(False)"),
     " over several batches)",
 )
+GATHER_LESS_IN_ZERO = sentence(
+    "communicate less often (with DeepSpeed: a larger train_micro_batch_size_per_gpu; ZeRO 2 where parameters fit into "
+    "memory whole; or larger stage3_param_persistence_threshold and stage3_max_live_parameters)"
+)
+REDUCE_LESS = sentence("no_sync() over several batches, or a larger batch per rank")
 CALL_LESS = sentence("communicate less often: a larger batch per rank, or once in several steps")
 ALMOST_ALL = 0.999  # a network with no share left would be infinitely fast
 
@@ -167,7 +173,14 @@ def _calls(facts: Facts) -> tuple[_Calls, ...]:
 
 def _remedy(facts: Facts, calls: Sequence[_Calls]) -> Action:
     hosts = len(facts.machine.host_names)
-    less = _less(facts.start, calls)
+    less = _less(facts, calls)
+    if hosts < 2 and not calls and _is_late_not_full(facts):
+        batch = option_or(facts.start, "train.batch", 2 * facts.start.batch)
+        less = within("exchange less often: ", batch or REDUCE_LESS)
+        late = f"{show_bytes(_exchanged_bytes(facts))} per step are too few to take that long: threads are woken late"
+        return sentence(
+            f"{late}, and sending fewer bytes does not help; ", less, ", or fewer ranks with more threads each"
+        )
     if hosts < 2:
         check = ("; check how the GPUs are connected: ", TOPOLOGY) if facts.machine.accelerators else ()
         return sentence(less, ", or among fewer ranks with more threads each", *check)
@@ -177,8 +190,24 @@ def _remedy(facts: Facts, calls: Sequence[_Calls]) -> Action:
     return sentence("use the fastest interface (", fast_interface(facts.start), "), or ", less, ends)
 
 
-def _less(start: Start, calls: Sequence[_Calls]) -> Action:
+def _exchanged_bytes(facts: Facts) -> float:
+    """The gradients that DDP reduces in a step; 0: not known."""
+    lane = facts.window.reductions
+    return 0.0 if lane is None or lane.size_bytes is None else float(lane.size_bytes.sum())
+
+
+def _is_late_not_full(facts: Facts) -> bool:
+    """Whether CPUs of one host exchange so little that memory cannot be what limits them."""
+    lane = facts.window.reductions
+    exchanged_bytes = _exchanged_bytes(facts)
+    if lane is None or not (facts.on_cpus and exchanged_bytes):
+        return False
+    return exchanged_bytes * len(lane.seconds) < THROUGH_MEMORY * float(lane.seconds.sum())
+
+
+def _less(facts: Facts, calls: Sequence[_Calls]) -> Action:
     """How to send less, or less often; ``calls``: those that take the time, none where it is DDP's exchange."""
+    start = facts.start
     batch = option_or(start, "train.batch", 2 * start.batch)
     if batch:  # our trainer
         sent = (
@@ -188,7 +217,7 @@ def _less(start: Start, calls: Sequence[_Calls]) -> Action:
     if not calls:
         return EXCHANGE_LESS
     if any(one.use.startswith(SHARDED) for one in calls):
-        return GATHER_LESS
+        return GATHER_LESS_IN_ZERO if facts.machine.uses_deepspeed else GATHER_LESS
     if calls[0].number < MANY_CALLS:
         return CALL_LESS
     joins = "which DistributedDataParallel does to gradients, in buckets"

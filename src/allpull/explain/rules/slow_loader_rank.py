@@ -16,7 +16,8 @@ What it costs
 
 What to do
     Check what that host reads from: `findmnt`, `iostat -x 1`, the number of workers. Stage the data on local disks, or
-    make shards of equal size.
+    make shards of equal size. Where the counters show neither loader workers nor reads from storage, the rank itself
+    makes its batches: then look at that work, and at what else its CPUs do.
 
 When it is wrong
     Where the loader runs in the main process (`num_workers=0`), a slow processor looks like a slow loader. Loaders of
@@ -29,6 +30,7 @@ from __future__ import annotations
 from functools import partial
 
 from allpull.explain.candidate import Candidate, seconds
+from allpull.explain.evidence.deliveries import ALONE
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.loader import MADE, has_no_cpu_left, nearly_waited_for_s, slower_makers
@@ -37,6 +39,8 @@ from allpull.explain.remedy_text import quoted, workers
 from allpull.explain.rules.slow_rank import waiting_evidence
 from allpull.replay.whatif.balanced import like_median
 from allpull.units import show_time
+
+NOTHING_READ_BYTES_PER_S = 1e6  # of all ranks, as of a log: no loader waits for that
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -96,11 +100,23 @@ def _suspect(group: Group, facts: Facts) -> Candidate:
 
 def _remedy(ranks: list[int], facts: Facts) -> Action:
     hosts = facts.hosts_of(ranks)
+    which = "that rank" if len(ranks) == 1 else "these ranks"
+    more = workers(facts.start, facts.machine)
+    if _makes_its_own(facts):
+        on = f" on {quoted(hosts)}" if hosts else ""
+        itself = f"the data is made in the training process{on}, and not read from storage: look at what {which} does"
+        check = sentence(f"{itself.replace('does', 'do') if len(ranks) > 1 else itself} for each batch")
+        return check if has_no_cpu_left(facts) else sentence(check, ", or make it in loader workers: ", more)
     where = f"{quoted(hosts)} {'reads' if len(hosts) == 1 else 'read'}" if hosts else "its host reads"
     tools = ("findmnt, ", shell("iostat -x 1"))
     how = ") and with how many workers; copy the data to local disks"
     check = sentence(f"check what {where} from (", *tools, how)
     if has_no_cpu_left(facts) or facts.start.starter == "train":
         return check
-    which = "that rank" if len(ranks) == 1 else "these ranks"
-    return sentence(check, f", or give {which} more of them: ", workers(facts.start, facts.machine))
+    return sentence(check, f", or give {which} more of them: ", more)
+
+
+def _makes_its_own(facts: Facts) -> bool:
+    """Whether no rank has loader workers, and none reads from storage."""
+    started, stored = facts.machine.started, facts.machine.storage_read_bytes_per_s
+    return started is not None and started <= ALONE and stored is not None and stored < NOTHING_READ_BYTES_PER_S

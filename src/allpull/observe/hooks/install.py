@@ -62,7 +62,9 @@ class Program:
         attach = inference.reduces if device is None else device.reduces
         self._install("post-accumulate-hook", lambda: networks.watch_arrivals(attach))
         self._install("buckets", lambda: self._at_boundary(Buckets(inference, networks.parallel)))
-        self._install("DDP settings", lambda: self._add(Settings(inference, networks.parallel)))
+        settings = Settings(inference, networks.parallel)
+        self._install("DDP settings", lambda: self._add(settings))
+        self._try("comm hooks", settings.watch_hooks)
         self._install("input shapes", lambda: self._add(InputShapes(inference, networks)))
         every = checked_every(self.session.job)
         if every:

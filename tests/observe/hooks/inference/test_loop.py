@@ -214,7 +214,8 @@ for epoch in range(2):
 VALIDATE = "[model(data.tensors[0][j:j + 10]) for j in range(0, 70, 10)] if i == 2 else None"
 
 
-@pytest.mark.parametrize(("optimizers", "loader"), [(1, "loader"), (1, "ahead(loader)"), (2, "loader")])
+@pytest.mark.parametrize("loader", ["loader", "ahead(loader)"])
+@pytest.mark.parametrize("optimizers", [1, 2])
 def test_a_validation_on_slices_between_two_steps_is_evaluation(watched: Watch, optimizers: int, loader: str) -> None:
     """Without ``eval()`` and without a loader of its own."""
     source = VALIDATING.replace("{between}", "").replace("{loader}", loader)
@@ -227,6 +228,38 @@ def test_a_validation_on_slices_between_two_steps_is_evaluation(watched: Watch, 
     assert [step.step for step in steps if step.evaluation_ns] == [3, 8]
     assert [(span.name, span.step) for span in run.events("span")] == [("evaluation", 3), ("evaluation", 8)]
     assert [step.step for step in steps if "evaluation" in step.tags] == [3, 8]
+
+
+TURNS = """
+def ahead(loader, batches):
+    it = iter(loader)
+    now = [next(it) for _ in range(batches)]
+    for later in it:
+        yield now.pop(0)
+        now.append(later)
+    yield from now
+
+head = nn.Linear(3, 1)
+critic = torch.optim.SGD(head.parameters(), lr=0.1)
+for epoch in range(2):
+    for i, (x, y) in enumerate({loader}):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        {turn}
+"""
+
+
+@pytest.mark.parametrize(("loader", "every"), [("ahead(loader, 1)", 2), ("ahead(loader, 3)", 1), ("list(loader)", 1)])
+def test_a_batch_counts_once_for_all_optimizers_however_far_ahead_it_was_fetched(
+    watched: Watch, loader: str, every: int
+) -> None:
+    """Where the second steps less often, its gradients accumulate."""
+    turn = "head(model(x)).mean().backward()\n        if i % {every} == 0:\n            critic.step()"
+    source = TURNS.replace("{loader}", loader).replace("{turn}", turn).replace("{every}", str(every))
+    run = watched(TRAINING + source)
+    assert (run.code, run.err) == (0, "")
+    assert [step.samples for step in run.steps()] == 2 * SAMPLES
 
 
 def test_samples_without_gradients_for_the_second_optimizer_are_no_evaluation(watched: Watch) -> None:

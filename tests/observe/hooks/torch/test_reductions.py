@@ -179,3 +179,34 @@ for step in range(10):
         ("arrival", "RuntimeError: no more hooks")
     ]
     assert not any(step.arrival_ns for step in run.steps()[3:])
+
+
+def test_the_time_inside_a_communication_hook_is_recorded(watched: Watch) -> None:
+    """It is the program's own function everywhere else."""
+    run = watched(
+        ALONE
+        + """
+import time
+net = DistributedDataParallel(nn.Linear(8, 8))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+def slowly(state, bucket):
+    assert state == "mine"
+    time.sleep(0.01)
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+net.register_comm_hook("mine", slowly)
+assert net._comm_hooks == [(slowly, "mine")]
+for step in range(24):
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
+    )
+    check(run, 24)
+    first, last = run.events("data_parallel")
+    assert (first.step, last.step) == (4, 24)
+    assert (first.hook, last.hook) == ("slowly", "slowly")
+    assert (first.hook_calls, last.hook_calls) == (4, 24)
+    assert 0.01 <= (last.hook_ns - first.hook_ns) / 20e9 < 0.05
+    assert last.hook_ns <= sum(step.backward_ns for step in run.steps())

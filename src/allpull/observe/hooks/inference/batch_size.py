@@ -27,11 +27,13 @@ class Batches:
 
     It trains on the oldest batch of the pass that it fetched from last: a loop may fetch ahead, and evaluate on batches
     of other loaders in between. A pass is an epoch if the program trains on one of its batches. ``given`` is the
-    content of a forward pass, for programs without a loader.
+    content of a forward pass, for programs without a loader. ``held`` are backward passes after an optimizer stepped,
+    of which is not known yet whether they are for another optimizer of its step, on the same batch.
     """
 
     def __init__(self) -> None:
         self.given = NOTHING
+        self.held = 0
         self._passes: Dict[int, Pass] = {}
         self.turned_to: Optional[int] = None
         self.now = Pass()  # the one that the program fetched from last
@@ -84,6 +86,16 @@ class Batches:
         self.now.learned = True
         self._epochs += 1
         return self._epochs - 1
+
+    def hold(self, _: Recorder) -> None:
+        """The program trains on its next batch, or again on the last one."""
+        self.held += 1
+
+    def release(self, recorder: Recorder) -> None:
+        """A step was written: what is held is of the step that has begun."""
+        for _ in range(self.held):
+            self.learn(recorder)
+        self.held = 0
 
     def learn(self, recorder: Recorder) -> None:
         """The program trains on its next batch: its content is of the step of ``recorder``."""

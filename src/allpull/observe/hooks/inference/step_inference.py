@@ -129,6 +129,7 @@ class StepInference(Phases):
             self._rollout.end(recorder)
             self._evaluation.look(recorder)
             if recorder.is_cut and not is_evaluating(recorder):
+                self.batches.held = 0  # else they would take the next batch
                 self.end_step(recorder)
         self.loads = True
         self.batches.turn_to(iterator)
@@ -256,7 +257,7 @@ class StepInference(Phases):
                 epoch = batches.begin_epoch()
                 if not self.epochs_by_marks:
                     recorder.epoch(epoch)
-            batches.learn(recorder)
+            (batches.hold if recorder.is_cut and self.loads else batches.learn)(recorder)
             recorder.passes = 1 + (recorder.passes or 0)
             if recorder.paused:
                 return NOT_SEEN
@@ -312,11 +313,13 @@ class StepInference(Phases):
             self.steps_taken += 1
             if self.works.reducing:
                 self.works.optimizer_stepped()
-            turns, saw_forward = self._turns, self._saw_forward
-            if self.steps_by_marks or turns.is_group_of_written_step(number, recorder, saw_forward=saw_forward):
+            turns = self._turns
+            if self.steps_by_marks or turns.is_group_of_written_step(number, recorder, saw_forward=self._saw_forward):
                 return
-            if recorder.is_cut and not self.loads:
-                recorder.samples = recorder.elements = None  # they learn from what the first optimizer learned from
+            if recorder.is_cut:  # they learn from what the first optimizer learned from
+                self.batches.held = 0
+                if not self.loads:
+                    recorder.samples = recorder.elements = None
             recorder.cut()
             if self.optimizers > 1 or turns.in_groups:  # the step ends with the last of them
                 turns.taken.add(number)
@@ -378,6 +381,7 @@ class StepInference(Phases):
         self._turns.taken.clear()
         self._saw_forward = False
         recorder.write_step()
+        self.batches.release(recorder)
         if self.boundary.is_awaited:
             self.boundary.passed(recorder)
             self._recording = recorder if self.boundary.on else None

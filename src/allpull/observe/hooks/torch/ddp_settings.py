@@ -1,4 +1,4 @@
-"""Record the settings of each DistributedDataParallel, and whether any of its parameters was ever unused.
+"""Record the settings of each DistributedDataParallel, its communication hook, and whether parameters were unused.
 
 Which parameters are unused, DDP's own logger knows, of its first ten backward passes and of each hundredth after them.
 Reading it takes 50 µs, so it is read as rarely, and only where DDP looks for unused parameters.
@@ -6,7 +6,9 @@ Reading it takes 50 µs, so it is read as rarely, and only where DDP looks for u
 
 from __future__ import annotations
 
+import functools
 import time
+import weakref
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
 from ..inference.step_inference import StepInference
@@ -25,6 +27,30 @@ class Settings:
         self._inference = inference
         self._networks = networks
         self._passes: Dict[int, Passes] = {}
+        self._hooks: "weakref.WeakKeyDictionary[Any, Hook]" = weakref.WeakKeyDictionary()  # by reducer
+
+    def watch_hooks(self) -> None:
+        """Time communication hooks; called once, after torch was imported.
+
+        The function is wrapped that hands a hook to the reducer: the program sees its own hook everywhere else.
+        """
+        from torch import distributed  # noqa: PLC0415  this runs after torch was imported
+
+        dist: Any = distributed
+        register = dist._register_comm_hook
+
+        @functools.wraps(register)
+        def observed(reducer: Any, state: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
+            timed = Hook(hook)
+            answer = register(reducer, state, timed, *args, **kwargs)
+            self._registered(reducer, timed)
+            return answer
+
+        dist._register_comm_hook = observed
+
+    @safely("DDP settings")
+    def _registered(self, reducer: Any, hook: "Hook") -> None:
+        self._hooks[reducer] = hook
 
     @safely("DDP settings")
     def at_step(self, step: int) -> None:
@@ -43,18 +69,19 @@ class Settings:
         recorder = self._inference.recorder
         if recorder is not None:
             for number, network in self._networks():
-                if number in self._passes:
+                if number in self._passes or network.reducer in self._hooks:
                     self._look(number, network, recorder.step_number, is_last=True)
 
     def _look(self, number: int, network: Any, step: int, *, is_last: bool = False) -> None:
         recorder, passes = self._inference.recorder, self._passes.setdefault(number, Passes())
+        hook = self._hooks.get(network.reducer)
         if recorder is None:
             return
         if network.find_unused_parameters:
             grew = passes.look(network._get_ddp_logging_data())
             if not (is_last or grew or passes.checked & (passes.checked - 1) == 0):
                 return  # else it is written after 1, 2, 4, 8 … passes
-        elif is_last:
+        elif is_last and hook is None:
             return
         now = time.monotonic_ns()
         event = {
@@ -67,9 +94,30 @@ class Settings:
             "buffers_bytes": sum(buffer.numel() * buffer.element_size() for buffer in network.modules_buffers),
             "unused_bytes": passes.unused_bytes,
             "checked_passes": passes.checked,
+            **({} if hook is None else {"hook": hook.name[:200], "hook_calls": hook.calls, "hook_ns": hook.spent_ns}),
             "t_ns": now,
         }
         recorder.journal.event(event, now)
+
+
+class Hook:
+    """A communication hook of the program, with how often it was called and what that took."""
+
+    __slots__ = ("_hook", "calls", "name", "spent_ns")
+
+    def __init__(self, hook: Callable[[Any, Any], Any]) -> None:
+        self._hook = hook
+        self.name = str(getattr(hook, "__qualname__", type(hook).__name__))
+        self.calls = self.spent_ns = 0
+
+    def __call__(self, state: Any, bucket: Any) -> Any:
+        """Reduce ``bucket`` as the program's hook does."""
+        begin = time.monotonic_ns()
+        try:
+            return self._hook(state, bucket)
+        finally:
+            self.spent_ns += time.monotonic_ns() - begin
+            self.calls += 1
 
 
 class Passes:
