@@ -63,6 +63,11 @@ def agent_of(process: subprocess.Popen[str]) -> psutil.Process:
     return next(child for child in children if "allpull.observe.agent" in child.cmdline())
 
 
+def have_begun(tmp_path: Path) -> bool:
+    files = list((tmp_path / "runs").glob(f"*/{layout.STEPS}/*"))
+    return len(files) == 2 and all(b"\n" in path.read_bytes() for path in files)
+
+
 def left_in(tmp_path: Path) -> list[str]:
     return [path.name for path in (tmp_path / "tmp").iterdir() if path.name.startswith(("allpull", "torchelastic"))]
 
@@ -86,7 +91,7 @@ def test_a_second_ctrl_c_while_a_checkpoint_is_written_leaves_no_part_of_it(tmp_
 
 def test_an_agent_that_is_killed_is_named_and_leaves_nothing_in_the_temporary_directory(tmp_path: Path) -> None:
     with training(tmp_path) as process:
-        wait_for(lambda: len(list((tmp_path / "runs").glob(f"*/{layout.STEPS}/*"))) == 2)
+        wait_for(lambda: have_begun(tmp_path))
         assert left_in(tmp_path)
         agent_of(process).kill()
         _, err = process.communicate(timeout=120)
@@ -97,7 +102,7 @@ def test_an_agent_that_is_killed_is_named_and_leaves_nothing_in_the_temporary_di
 
 def test_an_agent_at_the_limit_of_its_memory_says_so_where_the_user_looks(tmp_path: Path) -> None:
     with training(tmp_path) as process:
-        wait_for(lambda: len(list((tmp_path / "runs").glob(f"*/{layout.STEPS}/*"))) == 2)
+        wait_for(lambda: have_begun(tmp_path))
         resource.prlimit(agent_of(process).pid, resource.RLIMIT_AS, (1, 1))
         (run,) = (tmp_path / "runs").iterdir()
         header = json.loads((run / layout.steps_file(0)).read_text().partition("\n")[0])
