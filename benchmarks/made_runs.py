@@ -185,14 +185,16 @@ def _write_counters(folder: Path, size: Size, number: int, times: Timetable, rng
         "clock": {"monotonic_ns": BEGIN_NS + own, "realtime_ns": REALTIME_NS},
         "interval_ns": SAMPLE_NS,
         "sources": ["psutil 7.2.2"],
+        "marks_last": True,
     }
     first = number * size.per_host
     local = range(first, min(size.ranks, first + size.per_host))
     with (folder / layout.counters_file(size.hosts[number])).open("w") as file:
         file.write(json.dumps(header, separators=(",", ":")) + "\n")
-        for sample in range((last - BEGIN_NS) // SAMPLE_NS + 1):
+        samples = (last - BEGIN_NS) // SAMPLE_NS + 1
+        for sample in range(samples):
             at = BEGIN_NS + sample * SAMPLE_NS
-            line = {"t_ns": at + own, **_sample(sample, local)}
+            line = {"t_ns": at + own, **_sample(sample, local)} | ({"last": True} if sample == samples - 1 else {})
             if number:
                 line |= {"against": size.hosts[0], "pings": [_ping(at + 10 * MS * k, own, rng) for k in range(4)]}
             file.write(json.dumps(line, separators=(",", ":")) + "\n")

@@ -20,7 +20,7 @@ Format history:
   Events say what ends the steps of a rank whose optimizer is not observed.
 - 1.6 (allpull 0.1.0): run.json has the point of a study that a run measures; hosts have the switches above them.
   run.json has the process of allpull that runs the job. Events have the time in DDP's communication hooks.
-  Findings have the commands and edits in their remedy.
+  Counters say which of their samples is the last. Findings have the commands and edits in their remedy.
 
 A minor version adds optional fields, so an older reader may ignore them; a major version comes with an upgrade
 function, and one real run of every past version stays in the tests.

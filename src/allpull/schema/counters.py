@@ -24,6 +24,7 @@ class CountersHeader(Record):
     no_counters: str | None = Field(
         None, description="why ranks and network interfaces are not counted, if they are not"
     )
+    marks_last: bool = Field(False, description="the last sample has `last`; false: an older sidecar, which marks none")
 
 
 class RankCounters(Record):
@@ -75,6 +76,7 @@ class CounterSample(Record):
     """One sample of the host and its ranks."""
 
     t_ns: int
+    last: bool = Field(False, description="the sidecar took it as its ranks had ended, and no other one follows")
     cpu_ns: int | None = Field(None, ge=0, description="busy time of all CPUs of the host since boot")
     idle_ns: int | None = Field(None, ge=0)
     memory_used_bytes: int | None = Field(None, ge=0)

@@ -129,6 +129,8 @@ def test_the_header_says_what_follows(watched: tuple[CountersHeader, list[Counte
     header, samples = watched
     assert (header.schema_, header.host, header.interval_ns) == (tag("counters"), "node 1", 50_000_000)
     assert header.clock.monotonic_ns <= samples[0].t_ns
+    assert header.marks_last
+    assert [sample.last for sample in samples] == [False] * (len(samples) - 1) + [True]
 
 
 def test_what_ranks_and_their_helpers_read_is_counted_once(

@@ -125,3 +125,36 @@ def test_ranks_that_lost_their_first_steps_say_so(tmp_path: Path, kept: int) -> 
         lost = len(lines) - kept
     (new,) = [gap for gap in read_run(tmp_path / "run").gaps if gap.text not in before]
     assert new.text.startswith(f"ranks 0, 1: the first {lost} steps left no record")
+
+
+def test_counters_that_lost_only_samples_after_the_steps_say_so(tmp_path: Path) -> None:
+    shutil.copytree(KEPT / WHOLE[-1], tmp_path / "run")
+    (path,) = (tmp_path / "run" / layout.COUNTERS).iterdir()
+    header, *samples = path.read_bytes().splitlines(keepends=True)
+    marks = json.dumps({**json.loads(header), "marks_last": True}).encode() + b"\n"
+    last = json.dumps({**json.loads(samples[-1]), "last": True}).encode() + b"\n"
+    path.write_bytes(b"".join([marks, *samples[:-1], last]))
+    assert of_counters(tmp_path / "run") == []
+    path.write_bytes(b"".join([marks, *samples[:-1]]))
+    host = json.loads(header)["host"]
+    said = f"counters of host {host}: the last samples are missing, or the sidecar was killed"
+    assert of_counters(tmp_path / "run") == [said]
+    path.write_bytes(b"".join([header, *samples[:-1]]))  # an older sidecar marked none
+    assert of_counters(tmp_path / "run") == []
+
+
+def test_a_rank_without_an_end_has_records_up_to_the_last_epoch_that_it_began(tmp_path: Path) -> None:
+    shutil.copytree(KEPT / WHOLE[-1], tmp_path / "run")
+    path = tmp_path / "run" / layout.events_file(0)
+    events = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(line for line in events if json.loads(line).get("kind") != "end"))
+    began = max(json.loads(line).get("step", 0) for line in events if json.loads(line).get("kind") == "epoch")
+    first = min(json.loads(line)["step"] for line in events if json.loads(line).get("kind") == "epoch")
+    steps = tmp_path / "run" / layout.steps_file(0)
+    header, *lines = steps.read_bytes().splitlines(keepends=True)
+    steps.write_bytes(b"".join([header, *(line for line in lines if json.loads(line)["step"] < began - 2)]))
+    made = began - first
+    assert any(
+        gap.text.startswith(f"rank 0: the last 2 steps of {made:,} left no record") and gap.kind == "step records"
+        for gap in read_run(tmp_path / "run").gaps
+    )

@@ -121,7 +121,10 @@ def test_a_rank_without_an_end_was_killed(make_run: MakeRun) -> None:
     rewrite(root / layout.events_file(1), lambda _: None, 2)
     assert texts(read_run(root).gaps) == ["rank 1 ended without saying so (killed?)"]
     (root / layout.events_file(1)).unlink()
-    assert texts(read_run(root).gaps) == ["rank 1 ended without saying so (killed?)"]
+    assert texts(read_run(root).gaps) == [
+        "rank 1 ended without saying so (killed?)",
+        "rank 1 left no events: of epochs, evaluations and metrics these have none",
+    ]
 
 
 def test_a_rank_without_an_end_in_a_command_that_succeeded_was_not_killed(make_run: MakeRun) -> None:

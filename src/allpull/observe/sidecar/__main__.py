@@ -78,8 +78,9 @@ def _sample_until(
         if ended and clock is not None:
             clock.finish(LAST_PINGS_S)
         pings = clock.news() if isinstance(clock, clock_pings.Asker) else {}
-        if readers or pings:
-            _write(appender, {**_sample(readers), **pings}, keep=ended or bool(pings))
+        if readers or pings or ended:
+            mark = {"last": True} if ended else {}  # without it a reader could not see that the end of the file is lost
+            _write(appender, {**_sample(readers), **pings, **mark}, keep=ended or bool(pings))
         due_ns = max(due_ns + interval_ns, time.monotonic_ns())
 
 
@@ -242,6 +243,7 @@ def _header(host: str, interval_ns: int, sources: List[str], no_counters: Option
         "interval_ns": interval_ns,
         "sources": sources,
         "no_counters": no_counters,
+        "marks_last": True,
     }
 
 

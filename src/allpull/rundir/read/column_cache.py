@@ -32,7 +32,7 @@ from allpull.schema.counters import CountersHeader
 from allpull.schema.steps import StepsHeader
 from allpull.version import __version__
 
-FORMAT = 3
+FORMAT = 4
 """Raised whenever reading gives other columns for the same files."""
 
 MIN_BYTES = 8 << 20  # of step records; fewer are parsed as fast as the cache is opened
@@ -75,6 +75,7 @@ class _StepsEntry(Record):
 class _CountersEntry(Record):
     header: CountersHeader
     cut_off: bool
+    ended: bool
 
 
 class _Table(Record):
@@ -138,7 +139,10 @@ def load(of: Sources) -> Columns | None:
             for entry in index.steps
         },
         tables=StepTables(**{name: frames[name] for name in steps.SCHEMAS}),
-        hosts=[CountersFile(header=entry.header, cut_off=entry.cut_off, damaged=0) for entry in index.counters],
+        hosts=[
+            CountersFile(header=entry.header, cut_off=entry.cut_off, damaged=0, ended=entry.ended)
+            for entry in index.counters
+        ],
         samples={name: frames[name] for name in counters.SCHEMAS},
     )
 
@@ -197,7 +201,8 @@ def _write(of: Sources, columns: Columns, path: str) -> None:
             for file in columns.files.values()
         ],
         "counters": [
-            {"header": file.header.model_dump(by_alias=True), "cut_off": file.cut_off} for file in columns.hosts
+            {"header": file.header.model_dump(by_alias=True), "cut_off": file.cut_off, "ended": file.ended}
+            for file in columns.hosts
         ],
         "tables": {},
     }

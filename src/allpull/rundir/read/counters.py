@@ -106,11 +106,12 @@ _BATCH_BYTES = 1 << 20  # of files that are parsed together; parsed they take so
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountersFile:
-    """The file of one host's counters."""
+    """The file of one host's counters; ``ended``: it has the sample that its sidecar marked as the last one."""
 
     header: CountersHeader
     cut_off: bool
     damaged: int
+    ended: bool
 
 
 def read_counters(
@@ -159,7 +160,17 @@ def _read_batch(
     if read is None:
         read, damaged = _one_by_one(batch[0], ranks, skip_damaged=skip_damaged)
     tables.append(read)
-    files += [CountersFile(header=lines.header, cut_off=lines.cut_off, damaged=damaged) for lines in batch]
+    files += [
+        CountersFile(header=lines.header, cut_off=lines.cut_off, damaged=damaged, ended=_has_last(lines.body))
+        for lines in batch
+    ]
+
+
+def _has_last(body: bytes) -> bool:
+    try:
+        return value_of(body[body.rfind(b"\n", 0, -1) + 1 :]).get("last") is True
+    except ValueError:
+        return False  # no sample, or a damaged one
 
 
 def _columns(batch: Sequence[Lines[CountersHeader]], ranks: int) -> dict[str, pl.DataFrame] | None:

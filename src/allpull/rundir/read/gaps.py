@@ -81,11 +81,11 @@ def of_steps(record: RunRecord, files: Mapping[int, StepsFile], events: Mapping[
     last = {rank: count for rank, count in last.items() if count > 0}
     if last:
         most = max(last, key=last.__getitem__)
-        made = next(log.end.steps for rank, log in events.items() if rank == most and log.end is not None)
         yield of_ranks(
             "step records",
             last,
-            f": the last {counted(last[most], 'step')} of {made:,} left no record: what is shown rests on those before",
+            f": the last {counted(last[most], 'step')} of {_made(events[most]):,} left no record: "
+            "what is shown rests on those before",
         )
 
 
@@ -103,6 +103,9 @@ def of_events(record: RunRecord, ranks: set[int], events: Mapping[int, EventLog]
         yield of_ranks("rank ended", killed, text)
     elif killed:
         yield of_ranks("rank ended", killed, " ended without saying so (killed?)")
+    unheard = sorted(ranks - set(events)) if events else []
+    if unheard:
+        yield of_ranks("event records", unheard, " left no events: of epochs, evaluations and metrics these have none")
     if raised:
         yield of_ranks("rank ended", raised, f" ended by an exception: {events[raised[0]].exceptions[-1].type[:80]}")
     again = {rank: log for rank, log in events.items() if log.restarted and log.epochs}
@@ -155,7 +158,10 @@ class Counted:
 def of_counters(
     record: RunRecord, headers: Mapping[int, StepsHeader], steps: pl.DataFrame, read: Counted
 ) -> Iterator[Gap]:
-    """Hosts whose counters do not cover the steps of their ranks; ``steps`` is that of ``RunData``."""
+    """Hosts whose counters do not cover the steps of their ranks, or not the time up to the end of these.
+
+    ``steps`` is that of ``RunData``.
+    """
     if read.unread:
         text = f"{layout.COUNTERS}: {counted(read.unread, 'file')} without a whole first line: not read"
         yield Gap(kind="host counters", text=text)
@@ -172,10 +178,15 @@ def of_counters(
         yield Gap(kind="host counters", text=f"no counters of host {names}{more}: there is no file of them")
     boots = {header.host: header.boot_id for header in headers.values()}
     moments = {host: np.unique(times["t_ns"].to_numpy()) / 1e9 for (host,), times in read.samples.group_by("host")}
-    for header in (file.header for file in read.files if file.header.host in lasted):
-        if header.boot_id is None or header.boot_id == boots[header.host]:
+    for file in read.files:
+        header, said = file.header, []
+        if header.host in lasted and header.boot_id in (None, boots[header.host]):
             begin_ns, end_ns = lasted[header.host]
-            yield from _uncovered(header, moments.get(header.host, np.array([])), begin_ns / 1e9, end_ns / 1e9)
+            said = list(_uncovered(header, moments.get(header.host, np.array([])), begin_ns / 1e9, end_ns / 1e9))
+        yield from said
+        if not said and header.marks_last and not file.ended and record.status not in UNENDED:
+            text = f"counters of host {header.host[:80]}: the last samples are missing, or the sidecar was killed"
+            yield Gap(kind="host counters", text=text)
 
 
 def _asks_for_counters(record: RunRecord) -> bool:
@@ -294,12 +305,20 @@ def _first_missing(log: EventLog, file: StepsFile | None) -> int:
 
 
 def _last_missing(log: EventLog, file: StepsFile | None) -> int:
-    """Steps after the last record of a rank that ended by itself, and says how many it made."""
-    if log.end is None or log.thinned or file is None:
+    """Steps after the last record of a rank, which says at its end how many it made, or began another epoch later."""
+    if log.thinned or file is None or (log.end is None and (log.watching or log.switched_off)):
         return 0
     first = _begun_at(log)
     recorded = first if file.last is None else file.last + 1
-    return first + log.end.steps - log.end.left_out - recorded - file.cut_off  # a line cut off is a gap of its own
+    left_out = 0 if log.end is None else log.end.left_out
+    return first + _made(log) - left_out - recorded - file.cut_off  # a line cut off is a gap of its own
+
+
+def _made(log: EventLog) -> int:
+    """The steps that a rank made, as far as its events say so."""
+    if log.end is not None:
+        return log.end.steps
+    return log.epochs[-1].step - log.epochs[0].step if log.epochs else 0
 
 
 def _numbers_missing(file: StepsFile) -> int:
