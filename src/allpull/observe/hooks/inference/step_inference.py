@@ -305,7 +305,7 @@ class StepInference(Phases):
     def optimizer_ends(self, number: int) -> None:
         """Optimizer ``number`` has stepped."""
         try:
-            depth, recorder = self.stepping.pop(number, None), self.recorder
+            depth, recorder, turns = self.stepping.pop(number, None), self.recorder, self._turns
             if recorder is None or depth is None:
                 return
             if depth >= 0:
@@ -313,7 +313,6 @@ class StepInference(Phases):
             self.steps_taken += 1
             if self.works.reducing:
                 self.works.optimizer_stepped()
-            turns = self._turns
             if self.steps_by_marks or turns.is_group_of_written_step(number, recorder, saw_forward=self._saw_forward):
                 return
             if recorder.is_cut:  # they learn from what the first optimizer learned from
