@@ -113,8 +113,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         findings=list(answers.findings),
         healthy=_healthy(grown.efficiency, facts, answers),
         notes=_begun(
-            *_about(facts, grown),
-            *_hooks(comm_hooks(run), facts),
+            *_about(facts, grown, comm_hooks(run)),
             *([] if facts.is_too_short else _without_a_reason(grown, answers)),
             *answers.notes,
             *_not_compared(references, compared),
@@ -241,7 +240,7 @@ def _hooks(hooks: Sequence[CommHook], facts: Facts) -> list[str]:
     ]
 
 
-def _about(facts: Facts, grown: TreeResult) -> list[str]:
+def _about(facts: Facts, grown: TreeResult, hooks: Sequence[CommHook]) -> list[str]:
     """Notes on what the whole explanation can show."""
     notes = []
     if facts.floor_s is not None:
@@ -279,4 +278,4 @@ def _about(facts: Facts, grown: TreeResult) -> list[str]:
             f"the machine under this rehearsal was overloaded: ranks waited for a CPU {share} of the time; "
             "use fewer ranks or a larger shrink"
         )
-    return notes
+    return [*notes, *_hooks(hooks, facts)]

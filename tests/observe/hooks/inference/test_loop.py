@@ -251,9 +251,7 @@ for epoch in range(2):
 
 
 @pytest.mark.parametrize(("loader", "every"), [("ahead(loader, 1)", 2), ("ahead(loader, 3)", 1), ("list(loader)", 1)])
-def test_a_batch_counts_once_for_all_optimizers_however_far_ahead_it_was_fetched(
-    watched: Watch, loader: str, every: int
-) -> None:
+def test_a_batch_that_was_fetched_ahead_counts_once_for_two_optimizers(watched: Watch, loader: str, every: int) -> None:
     """Where the second steps less often, its gradients accumulate."""
     turn = "head(model(x)).mean().backward()\n        if i % {every} == 0:\n            critic.step()"
     source = TURNS.replace("{loader}", loader).replace("{turn}", turn).replace("{every}", str(every))
