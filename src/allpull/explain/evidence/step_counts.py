@@ -26,16 +26,12 @@ def reducing_steps(aligned: AlignedRun) -> NDArray[np.int64] | None:
         return None
     if any(gap.kind in UNCOUNTED for gap in run.gaps):
         return None
-    reduced = aligned.reductions.select("rank", "step").unique()
-    known = _by_rank(reduced, ranks)
-    ends = reduced.group_by("rank").agg(pl.col("step").min().alias("first"), pl.col("step").max().alias("last"))
-    steps = aligned.steps.select("rank", "step")
-    inside = steps.join(ends, on="rank").filter(pl.col("step").is_between("first", "last"))
-    surely = _by_rank(inside, ranks)
-    at_most = np.where((known == 0) | (surely > known), _by_rank(steps, ranks), surely)
+    of_rank = pl.col("step").n_unique().alias("known"), pl.col("step").min().alias("first"), pl.col("step").max()
+    known, first, last = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64), np.full(ranks, -1)
+    for rank, *ends in aligned.reductions.group_by("rank").agg(*of_rank).iter_rows():
+        known[rank], first[rank], last[rank] = ends
+    rank, step = (aligned.steps[name].to_numpy() for name in ("rank", "step"))
+    surely = np.bincount(rank[(first[rank] <= step) & (step <= last[rank])], minlength=ranks)
+    at_most = np.where((known == 0) | (surely > known), np.bincount(rank, minlength=ranks), surely)
     counts: NDArray[np.int64] = np.minimum(at_most, surely.max())
     return counts
-
-
-def _by_rank(rows: pl.DataFrame, ranks: int) -> NDArray[np.int64]:
-    return np.bincount(rows["rank"].to_numpy(), minlength=ranks)
