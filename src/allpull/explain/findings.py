@@ -2,9 +2,9 @@
 
 Of ranks that are late at the same meetings only the last one shows, so each late rank is priced with the other late
 ones gone, and what remains with those gone that are findings; where that makes a difference, the title names them.
-Faults of the whole job are priced as recorded: a rank whose lateness
-a busy network hides costs nothing meanwhile, and a note says so. What costs next to nothing by itself, and much
-together with another loss, is a finding of both (``hiding``).
+Faults of the whole job are priced as recorded: a rank whose lateness a busy network hides costs nothing meanwhile, and
+a note says so. What costs next to nothing by itself, and much together with another loss, is a finding of both
+(``hiding``).
 
 A finding is kept where the low end of its gain is above 1, and its loss above the clock error and above the least share
 of a step that its rule can distinguish from jitter. The noise floor is that of late ranks, so only they, and what
