@@ -113,6 +113,15 @@ if __name__ == "__main__":
     assert [told["rank"] for told in run.processes()].count(0) == 1
 
 
+def test_a_process_that_outlives_the_job_says_nothing(watched: Watch) -> None:
+    """The hook is removed when the job has ended; a process that began before may import torch afterwards."""
+    run = watched(
+        "import os, shutil, _allpull\nshutil.rmtree(os.path.dirname(_allpull.__path__[0]))\nimport torch\nprint('done')"
+    )
+    assert (run.code, run.out, run.err) == (0, "done\n", "")
+    assert run.ranks == []
+
+
 def test_an_error_of_ours_is_not_the_programs(watched: Watch) -> None:
     run = watched(
         TRAINING

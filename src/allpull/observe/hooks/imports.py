@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import os
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -72,7 +73,8 @@ def watched() -> AfterImport:
     """An ``AfterImport`` that is active from now on."""
 
     def unwatched(error: Exception) -> None:
-        sys.stderr.write(f"allpull: not observed: {error!r}\n")
+        if os.path.exists(__file__):  # else the job has ended, with its hook, and this process outlives it
+            sys.stderr.write(f"allpull: not observed: {error!r}\n")
 
     after_import = AfterImport(unwatched)
     sys.meta_path.insert(0, after_import)

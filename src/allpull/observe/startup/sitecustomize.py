@@ -18,7 +18,8 @@ def _watch(job_file: str) -> None:
 
         wait(job_file)
     except Exception as error:  # noqa: BLE001
-        sys.stderr.write(f"allpull: not observed: {error!r}\n")
+        if os.path.exists(__file__):  # else the job has ended, with its hook, and this process outlives it
+            sys.stderr.write(f"allpull: not observed: {error!r}\n")
 
 
 def _run_theirs() -> None:
