@@ -32,6 +32,7 @@ from allpull.explain.rules import RULES, names
 from allpull.explain.rules.hidden_losses import Loss
 from allpull.replay.engine import replay
 from allpull.schema.explained import Finding
+from allpull.schema.gap import named_ranks
 from allpull.units import counted, percent, show_time
 
 HIDDEN = 0.8  # of a loss: where its own removal saves less, other faults have to be removed with it
@@ -40,7 +41,6 @@ PARTLY = 0.5  # of the smaller loss: if removing both saves that much more than 
 MOST_COMPARED = 4  # findings: each pair costs a replay
 SMALL = 0.01  # of a step: a loss below it is not worth a note
 ONCE = 1.5  # times a loss per step: what saves no more in a whole window saves it once, not in each step
-MOST_NAMED = 4  # ranks in a title
 MOST_PER_RULE = 8  # candidates of one rule that are priced, the largest: each costs replays
 
 
@@ -296,15 +296,8 @@ def _first(one: Candidate, others: Sequence[Candidate]) -> str:
     """What the price of ``one`` takes as mended, for its title: other ranks, and what else these ranks are late by."""
     ranks = sorted({rank for other in others for rank in other.ranks} - {*one.ranks})
     own = sorted({other.rule for other in others if other.ranks == one.ranks} - {one.rule})
-    parts = [*([_listed(ranks)] if ranks else []), *(f"{rule} of the same" for rule in own)]
+    parts = [*([named_ranks(ranks)] if ranks else []), *(f"{rule} of the same" for rule in own)]
     return f"; priced with {' and '.join(parts)} mended first" if parts else ""
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    """``ranks`` within a sentence."""
-    if len(ranks) > MOST_NAMED:
-        return f"{len(ranks):,} late ranks"
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(str(rank) for rank in ranks)}"
 
 
 def _finding(one: Candidate, priced: Price, facts: Facts, others: Sequence[Candidate] = ()) -> Finding:

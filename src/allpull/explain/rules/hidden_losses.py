@@ -33,6 +33,7 @@ from allpull.explain.pricing.price import without_all
 from allpull.explain.remedy import joined, sentence
 from allpull.explain.rules import names
 from allpull.replay.window import Bools, Window
+from allpull.schema.gap import named_ranks
 from allpull.units import show_time
 
 ORDER = ("late", "rest", "job")
@@ -95,9 +96,7 @@ def together(losses: Sequence[Loss], saved_s: float, facts: Facts) -> Candidate:
 
 def _named(one: Candidate) -> str:
     """Its rule, and the ranks that it blames where it is not the whole job."""
-    if not one.ranks:
-        return one.rule
-    return f"{one.rule} of {'rank' if len(one.ranks) == 1 else 'ranks'} {', '.join(str(rank) for rank in one.ranks)}"
+    return f"{one.rule} of {named_ranks(one.ranks)}" if one.ranks else one.rule
 
 
 def _bounds(parts: Sequence[Candidate], without: Removal) -> tuple[Removal, Removal] | None:

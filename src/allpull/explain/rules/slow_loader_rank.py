@@ -32,6 +32,7 @@ from functools import partial
 from allpull.explain.candidate import Candidate, seconds
 from allpull.explain.evidence.deliveries import ALONE
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.file_access import LEAST_BYTES_PER_S
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.loader import MADE, has_no_cpu_left, nearly_waited_for_s, slower_makers
 from allpull.explain.remedy import Action, sentence, shell
@@ -39,8 +40,6 @@ from allpull.explain.remedy_text import quoted, workers
 from allpull.explain.rules.slow_rank import waiting_evidence
 from allpull.replay.whatif.balanced import like_median
 from allpull.units import show_time
-
-NOTHING_READ_BYTES_PER_S = 1e6  # of all ranks, as of a log: no loader waits for that
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -100,12 +99,12 @@ def _suspect(group: Group, facts: Facts) -> Candidate:
 
 def _remedy(ranks: list[int], facts: Facts) -> Action:
     hosts = facts.hosts_of(ranks)
-    which = "that rank" if len(ranks) == 1 else "these ranks"
+    which, does = ("that rank", "does") if len(ranks) == 1 else ("these ranks", "do")
     more = workers(facts.start, facts.machine)
     if _makes_its_own(facts):
         on = f" on {quoted(hosts)}" if hosts else ""
-        itself = f"the data is made in the training process{on}, and not read from storage: look at what {which} does"
-        check = sentence(f"{itself.replace('does', 'do') if len(ranks) > 1 else itself} for each batch")
+        made = f"the data is made in the training process{on}, and not read from storage"
+        check = sentence(f"{made}: look at what {which} {does} for each batch")
         return check if has_no_cpu_left(facts) else sentence(check, ", or make it in loader workers: ", more)
     where = f"{quoted(hosts)} {'reads' if len(hosts) == 1 else 'read'}" if hosts else "its host reads"
     tools = ("findmnt, ", shell("iostat -x 1"))
@@ -119,4 +118,4 @@ def _remedy(ranks: list[int], facts: Facts) -> Action:
 def _makes_its_own(facts: Facts) -> bool:
     """Whether no rank has loader workers, and none reads from storage."""
     started, stored = facts.machine.started, facts.machine.storage_read_bytes_per_s
-    return started is not None and started <= ALONE and stored is not None and stored < NOTHING_READ_BYTES_PER_S
+    return started is not None and started <= ALONE and stored is not None and stored < LEAST_BYTES_PER_S
