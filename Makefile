@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # What the demo needs is a part of what development needs: where the whole is there, it will do.
 FOR_DEMO := $(if $(wildcard $(READY)),$(READY),$(VENV)/ready-for-demo)
 
-.PHONY: help venv demo test test-all check types lint contracts docs reference proof apptainer frameworks clean
+.PHONY: help venv demo test test-all test-gpu check types lint contracts docs reference proof apptainer frameworks clean
 
 help:            ## say what there is
 	@sed -n 's/^\([a-z-]*\): .*## /\1\t/p' Makefile | expand -t 12
@@ -40,6 +40,9 @@ test: $(READY)   ## the tests that state the facts, in six minutes on two quiet 
 test-all: $(READY)  ## the rest: restarts, queues, hosts, containers, frameworks and browsers, all real
 	$(PYTEST) -m "(slow or $(HOSTS)) and not alone" $(PAIRED) tests
 	$(PYTEST) -m alone tests
+
+test-gpu: $(READY)  ## what needs an NVIDIA GPU
+	$(PYTEST) -m gpu tests
 
 check: lint types contracts  ## the checks that need no run
 	$(BIN)/python tools/reference.py --check

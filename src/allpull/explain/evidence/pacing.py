@@ -60,11 +60,16 @@ def _least(window: Window) -> Floats:
 def fed_in_time(window: Window, without: Removal) -> Window:
     """``window`` after ``without``, which has batches come in time, and the most that devices may gain beyond that.
 
-    After a late batch a device begins its phases together with its host, and may wait for it inside them as well.
+    After a late batch a device begins its phases together with its host, and may wait for it inside them as well. With
+    batches in time its host is ahead, but still has to issue each step.
     """
     share = paced_share(window)
     if share is None:
         return without(window)
+    if window.issued_s is not None:
+        passed_s = _computed_s(window)
+        ahead_s = np.maximum(passed_s - window.issued_s, 0.0)
+        share = np.minimum(share, np.divide(ahead_s, passed_s, out=np.zeros_like(ahead_s), where=passed_s > 0))
     starved = window.per_step("input") >= STARVED * window.wall_s
     return without(shortened_by_step(window, dict.fromkeys(COMPUTE, 1.0 - np.where(starved, share, 0.0))))
 
@@ -107,9 +112,14 @@ def at_own_pace(window: Window, own_s: Floats) -> Floats:
     """
     if window.issued_s is None or window.paced_s is None or not paced_ranks(window).any():
         return own_s
-    passed_s = sum((window.per_step(name) for name in COMPUTE), start=np.zeros(own_s.shape))
+    passed_s = _computed_s(window)
     at_pace: Floats = own_s - passed_s + np.maximum(window.issued_s, passed_s - window.paced_s)
     return at_pace
+
+
+def _computed_s(window: Window) -> Floats:
+    """How long forward, backward and optimizer last on each device, s, (steps, ranks)."""
+    return sum((window.per_step(name) for name in COMPUTE), start=np.zeros(window.wall_s.shape))
 
 
 def computed_s(window: Window, seconds: Floats) -> Floats:

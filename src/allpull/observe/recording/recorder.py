@@ -59,6 +59,7 @@ class Recorder:
     passes) are counted in a step by the hooks; None: not known. ``turned_ns`` is when a phase last began or ended.
     ``settle`` and ``forget`` (set by the hooks) record, or drop, the calls that are only noted so far.
     ``at_flush`` (added to by the hooks) return events of what happened since their last call, given the steps since.
+    ``hooks_ns`` is the time that hooks took since then, beyond what a phase costs: they add to it.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Recorder:
         self.arrival: Optional[Callable[[], Reduced]] = None
         self.settle = self.forget = nothing
         self.at_flush: List[Callable[[Sequence[Step]], Sequence[Dict[str, Any]]]] = []
+        self.hooks_ns = 0
         self._reductions: Optional[List[Reduction]] = []  # of this step; None: one of them is not known
         self.samples: Optional[int] = None
         self.elements: Optional[int] = None
@@ -360,6 +362,7 @@ class Recorder:
         if unwritten and unwritten[-1][QUEUED] == LATER:
             self.queue_read_ns = now
             unwritten[-1] = with_queued(unwritten[-1], self.queue.since())
+        self._lines.hooks_ns, self.hooks_ns = self.hooks_ns // max(1, len(unwritten)), 0
         self.journal.steps(list(map(line, unwritten, shared_queued(unwritten))), now)
         for take in self.at_flush:
             for event in take(unwritten):

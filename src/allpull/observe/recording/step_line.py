@@ -160,6 +160,7 @@ class StepLines:
         self._unobserved = list(range(OWN))
         self._recorded_ns: Count = None  # what recording the step before took
         self.cost: Optional[Cost] = None
+        self.hooks_ns = 0  # what hooks took in each of these steps beyond that
         self._batch: Optional[Tuple[int, int]] = None  # elements and samples of the first step
         self._varies = False
 
@@ -180,7 +181,7 @@ class StepLines:
             else:
                 spent[place] = NULL
         recorded = self._recorded_ns
-        self._recorded_ns = None if self.cost is None else self.cost.of(phases, end - begin)
+        self._recorded_ns = None if self.cost is None else self.cost.of(phases, end - begin) + self.hooks_ns
         last = reductions[-1] if reductions else None
         is_alone = last is None or (len(reductions) == 1 and not last[0] and (passes is None or passes == 1))
         line = (

@@ -97,6 +97,7 @@ class Resolver:
         self, step: int, marks: List[Mark], passed: List[Tuple[Mark, int]], calls: Sequence[CallMarks]
     ) -> Dict[str, Any]:
         last, last_ns = passed[-1]
+        stream = last.where
         offset_ns = self._clock.offset_ns(last_ns)  # one for the whole step, so that durations within it are exact
         before, begin_ns = None, passed[0][1]
         if self._before is not None and self._before[0] == step - 1 and self._before[1].where == last.where:
@@ -104,17 +105,17 @@ class Resolver:
             before = Moment(mark.asked_ns, mark.place, begin_ns + offset_ns)
         moments, positions = [], iter(passed)
         at_ns: List[Optional[int]] = []
-        for mark in marks:
-            passed_ns = None if mark.event is None else next(positions)[1] + offset_ns
+        for asked_ns, place, event, where, _, ready, _ in marks:
+            passed_ns = None if event is None else next(positions)[1] + offset_ns
             at_ns.append(passed_ns)
-            on_stream = mark.where in (None, last.where)
-            if on_stream or mark.ready is not None:
-                moments.append(Moment(mark.asked_ns, mark.place, passed_ns, mark.ready, on_stream))
+            on_stream = where is None or where == stream
+            if on_stream or ready is not None:
+                moments.append(Moment(asked_ns, place, passed_ns, ready, on_stream))
         times: Dict[str, Any] = device_step(moments, before=before)
-        times["bound_ns"] = max(self._clock.bound_ns(edge_ns, offset_ns) for edge_ns in (begin_ns, last_ns))
-        collectives = [_collective(call, at_ns) for call in calls]
-        if collectives:
-            times["collectives"] = collectives
+        clock = self._clock
+        times["bound_ns"] = max(clock.bound_ns(begin_ns, offset_ns), clock.bound_ns(last_ns, offset_ns))
+        if calls:
+            times["collectives"] = [_collective(call, at_ns) for call in calls]
         return times
 
 

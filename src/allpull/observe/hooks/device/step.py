@@ -22,6 +22,7 @@ from __future__ import annotations
 import itertools
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from ....rundir.live.activity import NOTHING
 from ...recording.step_line import BACKWARD, CHECKPOINT, COLLECTIVE, COPY, EVALUATION, FORWARD, INPUT, OPTIMIZER
 
 ISSUING = {FORWARD: "forward_ns", BACKWARD: "backward_ns", OPTIMIZER: "optimizer_ns", COLLECTIVE: "collective_ns"}
@@ -107,35 +108,34 @@ class _Division:
 
     def walk(self, moments: Sequence[Moment]) -> Optional[int]:
         """Divide the time between ``moments`` in their order; when the stream passed the last one."""
-        earlier: Optional[Moment] = None
         begin: Optional[int] = None
-        for moment in moments:
-            passed_ns = moment.passed_ns
+        earlier = NOTHING
+        for asked_ns, place, passed_ns, ready, on_stream in moments:
             if passed_ns is None:
                 continue
-            if moment.ready is not None and self._open is not None:
-                self._open.add(moment.ready, passed_ns)
-            if not moment.on_stream:
+            if ready is not None and self._open is not None:
+                self._open.add(ready, passed_ns)
+            if not on_stream:
                 continue
-            if earlier is not None and begin is not None:
-                self.add(earlier, moment, begin, max(begin, passed_ns))
-            begin, earlier = passed_ns, moment
-            self._in_pass(moment.place, passed_ns)
+            if begin is not None:
+                self._add(earlier, begin, max(begin, passed_ns), asked_ns)
+            begin, earlier = passed_ns, place
+            if place == BACKWARD or self._open is not None:
+                self._in_pass(place, passed_ns)
         return begin
 
     def _in_pass(self, place: int, now: int) -> None:
         """The stream passed a moment at which phase ``place`` begins, or goes on."""
-        if place == BACKWARD and self._open is None:
+        if self._open is None:
             self._open = _Pass(now)
-        elif self._open is not None and place not in (BACKWARD, COLLECTIVE):  # it may call collectives, as SyncBN does
+        elif place not in (BACKWARD, COLLECTIVE):  # it may call collectives, as SyncBN does
             done, self._open = self._open, None
             done.done_ns, done.spans, done.gaps = now, dict(self.spans), len(self.gaps)
             self.passes.append(done)
 
-    def add(self, earlier: Moment, later: Moment, begin: int, end: int) -> None:
-        """Add the interval from ``begin`` to ``end``, when the stream passed two consecutive moments."""
-        unqueued = max(0, min(later.asked_ns, end) - begin)
-        place = earlier.place
+    def _add(self, place: int, begin: int, end: int, asked_ns: int) -> None:
+        """Add the interval of phase ``place`` from ``begin`` to ``end``; the host asked for its end at ``asked_ns``."""
+        unqueued = max(0, min(asked_ns, end) - begin)
         if place not in ISSUING:
             self.gaps.append((begin, end))
             self.unqueued_in_gaps_ns += unqueued
@@ -155,12 +155,13 @@ def device_step(moments: Sequence[Moment], *, before: Optional[Moment]) -> Dict[
     known = [*([] if before is None else [before]), *moments]
     division = _Division()
     end_ns = division.walk(known)
-    times: Dict[str, Any] = {name: division.spans.get(place) for place, name in ISSUING.items()}
+    times: Dict[str, Any] = {ISSUING[place]: length_ns for place, length_ns in division.spans.items()}
     times["paced_ns"] = division.paced_ns
-    times.update(_reductions(division, known, is_whole=before is not None))
+    if any(one.ready for one in division.passes):
+        times.update(_reductions(division, known, is_whole=before is not None))
     if before is not None and before.passed_ns is not None and end_ns is not None:
         times.update(_whole_step(division, costs(known, division.gaps), (before.passed_ns, end_ns)))
-    return {name: value for name, value in times.items() if value is not None}
+    return times
 
 
 def _reductions(division: _Division, known: Sequence[Moment], *, is_whole: bool) -> Dict[str, Any]:
@@ -191,10 +192,10 @@ def _spent(done: _Pass, known: Sequence[Moment], gaps: Sequence[Interval]) -> Li
     return [waited.get(place, done.spans.get(place, 0)) for place in (INPUT, COPY, FORWARD, BACKWARD, OPTIMIZER)]
 
 
-def _whole_step(division: _Division, cost_ns: Dict[int, int], step: Interval) -> Dict[str, Optional[int]]:
+def _whole_step(division: _Division, cost_ns: Dict[int, int], step: Interval) -> Dict[str, int]:
     begin, end = step
-    times: Dict[str, Optional[int]] = {"begin_ns": begin, "end_ns": end}
-    times.update((name, cost_ns.get(place)) for place, name in HOST_ONLY.items())
+    times = {"begin_ns": begin, "end_ns": end}
+    times.update((HOST_ONLY[place], length_ns) for place, length_ns in cost_ns.items())
     lost = sum(cost_ns.values())
     undecided = division.paced_ns + max(0, division.unqueued_in_gaps_ns - lost)
     if undecided <= MOST_UNDECIDED * (end - begin):

@@ -32,6 +32,7 @@ from .step import HOST_ONLY, ISSUING, Bucket
 
 MOST_MARKS = 512  # of a step; one with more, which loops over collectives or micro-batches, has only the host's times
 MOST_PENDING = 256  # steps that are not complete; a launch queue holds a thousand kernels, so the device is stuck
+MOST_AT_ONCE = 8  # steps that are written together: 60 of them were a stall of 5 ms, for which other ranks would wait
 POLL_EVERY_NS = 500_000_000  # drift adds 50 µs to the bound of the clocks in this time
 POLL_FOR_NS = 50_000  # an event on an idle stream completes in 5 to 10 µs
 MOST_LATE = 8  # events in a row on our own stream that did not: its queue is shared (CUDA_DEVICE_MAX_CONNECTIONS=1)
@@ -180,6 +181,16 @@ class Device:
 
     def _mark(self, place: int, *, follows: bool = False, ready: Optional[Bucket] = None) -> None:
         """Record an event on the current stream; ``follows``: only if it is the stream of the last phase."""
+        began_ns = time.monotonic_ns()
+        self._enqueue(place, follows=follows, ready=ready)
+        self._took(began_ns)
+
+    def _took(self, began_ns: int) -> None:
+        """Count what we did since then as recording."""
+        if self._recorder is not None:
+            self._recorder.hooks_ns += time.monotonic_ns() - began_ns
+
+    def _enqueue(self, place: int, *, follows: bool, ready: Optional[Bucket]) -> None:
         cuda, latest = self._cuda, self._latest
         if cuda.is_current_stream_capturing():
             self._spoilt = True
@@ -252,10 +263,13 @@ class Device:
         if self._recorder is None:
             self.begin()
             return
+        began_ns = time.monotonic_ns()
         self._set_aside(step - 1)
         self._look()
-        if self._passed and self._passed[-1][-1] - self._written_ns >= FLUSH_NS:  # many at once, like the recorder
+        passed = self._passed
+        if passed and (len(passed) >= MOST_AT_ONCE or passed[-1][-1] - self._written_ns >= FLUSH_NS):
             self._write_passed()
+        self._took(began_ns)
 
     @safely("device")
     def finish(self) -> None:
