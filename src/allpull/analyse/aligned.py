@@ -142,7 +142,8 @@ class AlignedRun:
     def reduction_gaps(self) -> tuple[Gap, ...]:
         """What is not known of reductions of gradients before the last one of a step."""
         listed, keys = self.data.reductions, ["rank", "step"]
-        several = listed.filter(pl.col("reduction") > 0).select(keys).unique()
+        used = self.steady.steps[self.steady.used].tolist()
+        several = listed.filter(pl.col("reduction") > 0, pl.col("step").is_in(used)).select(keys).unique()
         if self.on_device:
             several = several.join(self.listed, on=keys, how="anti")
         if self.on_device and several.height:

@@ -2,7 +2,8 @@
 
 Steps on a device have ``busy``, the time that its stream had work, collectives and copies aside; what is left of a step
 is idle. While a rank evaluates, its device's work is not recorded, so that time is not known. A profiler window has
-every kernel, of a few steps. The driver's samples cover everything, roughly: the share of a sampling period, up to a
+every kernel, of a few steps. The profiler slows the host down and hardly its kernels, so what these took is compared
+with the length of steps that were not profiled, where there are any. The driver's samples cover everything, roughly: the share of a sampling period, up to a
 second, in which any kernel ran (NVML, ``nvmlDeviceGetUtilizationRates``), those of other programs included.
 """
 
@@ -123,17 +124,29 @@ def _on_device(steps: pl.DataFrame, span: _Span) -> _Idle:
 
 def _in_windows(aligned: AlignedRun) -> _Idle | None:
     """By the kernels and copies of the last profiler windows of some ranks; None where none shows a device."""
-    run, idle_ns, known_ns = aligned.data, 0, 0
+    run, idle_ns, known_ns, usual_ns = aligned.data, 0.0, 0.0, _usual_step_ns(aligned)
     try:
         root = safe_open.checked_directory(run.directory)
     except RunDirError:
         return None
-    last = [log.traces[-1].file for _, log in sorted(run.events.items()) if log.traces]
-    for file in last[:MOST_WINDOWS]:
-        idle = idle_in(read_window(root, file, MAX_BYTES))
-        if idle is not None:
-            idle_ns, known_ns = idle_ns + idle[0], known_ns + idle[1]
+    last = [log.traces[-1] for _, log in sorted(run.events.items()) if log.traces]
+    for window in last[:MOST_WINDOWS]:
+        idle = idle_in(read_window(root, window.file, MAX_BYTES))
+        if idle is None:
+            continue
+        rested_ns, length_ns = idle
+        undisturbed_ns = length_ns if usual_ns is None else usual_ns * window.steps
+        idle_ns += max(0.0, undisturbed_ns - (length_ns - rested_ns))
+        known_ns += undisturbed_ns
     return _Idle(idle_ns=idle_ns, known_ns=known_ns) if known_ns else None
+
+
+def _usual_step_ns(aligned: AlignedRun) -> float | None:
+    """The mean length of steps that were not profiled, ns; None where all were."""
+    numbers = aligned.steady.steps[aligned.steady.used].tolist()
+    steps = aligned.steps.filter(pl.col("step").is_in(numbers) & ~pl.col("tag_traced"))
+    lengths = (steps["end_ns"] - steps["begin_ns"]).mean()
+    return lengths if isinstance(lengths, float) else None
 
 
 def idle_in(trace: Trace) -> tuple[int, int] | None:

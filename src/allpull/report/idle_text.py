@@ -5,10 +5,10 @@ from __future__ import annotations
 from allpull.report.wording import ABSENT, percent
 from allpull.schema.idle import AcceleratorIdle
 
-AT_LEAST = {"device times": "at least ", "profiler windows": "", "GPU utilisation": "about "}
+AT_LEAST = {"device times": "at least ", "profiler windows": "about ", "GPU utilisation": "about "}
 BASES = {
     "device times": "by the times of steps on the device",
-    "profiler windows": "in the steps of profiler windows alone",
+    "profiler windows": "by the kernels of a few steps in profiler windows",
     "GPU utilisation": "by the driver's samples of GPU utilisation",
 }
 WHOLE = 0.95  # of the epochs' time: a smaller part is stated

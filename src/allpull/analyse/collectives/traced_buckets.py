@@ -75,7 +75,7 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
         buckets = list(_rows(run.events[rank], rank, steps[rank].filter(inside), own))
         rows += buckets
         read += bool(buckets)
-        if trace.fault or not buckets:
+        if trace.fault or (not buckets and (run.record.ranks > 1 or run.events[rank].buckets)):
             strange.append(f"{window.file[:80]}: {trace.fault or 'no reduction of gradients was found in it'}")
     if strange:
         text = f"profiler windows: {len(strange):,} could not be fully used; {strange[0]}"

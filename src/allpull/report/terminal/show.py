@@ -180,8 +180,9 @@ def _sentences(run: RunMetrics) -> Iterator[str]:
         calls = sum(use.calls for use in run.collectives or [])
         yield f"{unmatched:,} of {calls:,} calls of collectives could not be matched across ranks."
     if run.clock_error_s:
+        whose = "the ranks" if run.ranks > 1 else "host and accelerator"
         bound = show_time(run.clock_error_s)
-        yield f"The clocks of the ranks agree to within {bound}: waits are uncertain by as much."
+        yield f"The clocks of {whose} agree to within {bound}: waits are uncertain by as much."
     if run.observed and run.observed.boundary:
         sources = f"; observed: {_parts(run.observed.sources)}" if run.observed.sources else ""
         yield f"Steps end at {BOUNDARIES.get(run.observed.boundary, run.observed.boundary)}{sources}."
