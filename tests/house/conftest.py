@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,7 +25,18 @@ def trees(root: Path) -> dict[str, ast.Module]:
     """Each of our source files, parsed, by its path below src/allpull."""
     package = root / "src" / "allpull"
     paths = sorted(package.rglob("*.py"))
-    return {path.relative_to(package).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    gc.disable()  # a million nodes that stay: looking for garbage among them takes longer than parsing
+    try:
+        return {path.relative_to(package).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@pytest.fixture(scope="session")
+def nodes(trees: dict[str, ast.Module]) -> dict[str, list[ast.AST]]:
+    """All nodes of each of our source files, as ``ast.walk`` gives them."""
+    return {where: list(ast.walk(tree)) for where, tree in trees.items()}
 
 
 @pytest.fixture(scope="session")

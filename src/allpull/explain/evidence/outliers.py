@@ -47,6 +47,7 @@ TRIMMED = 0.1  # of the steps, at either end: one stall in ten steps moves nothi
 MIN_FREEDOM = MIN_BLOCKS - 1  # of Student's t, which says nothing with less
 ROUNDING = 1e-9  # of the work: what sums of equal numbers differ by is below it
 SHUFFLES = 200  # of the labels: gives the spread of their largest mean to 5 %
+AT_ONCE = 16_384  # delays that are shuffled in one call: many shuffles of few ranks, all within a CPU's cache
 MAX_BLOCKS = 64  # of consecutive steps that keep their labels; 64 of them show as much as 1,000 steps
 MIN_BLOCK = 2  # steps: a delay often lasts for more than one
 DEVIATIONS = 4.0  # above the mean of shuffled runs: one to three of 1,000 runs of independent steps reach it
@@ -209,8 +210,10 @@ def _shuffled(late: Floats, rng: np.random.Generator) -> float:
     blocks = min(MAX_BLOCKS, max(1, steps // MIN_BLOCK))
     starts = np.linspace(0, steps, blocks, endpoint=False).astype(np.intp)
     sums = np.add.reduceat(late, starts, axis=0)
-    largest, shuffled = np.empty(SHUFFLES), np.empty_like(sums)
-    for shuffle in range(SHUFFLES):
-        rng.permuted(sums, axis=1, out=shuffled)
-        largest[shuffle] = shuffled.sum(axis=0).max() / steps
+    largest = np.empty(SHUFFLES)
+    at_once = max(1, min(SHUFFLES, AT_ONCE // sums.size))
+    for first in range(0, SHUFFLES, at_once):
+        several = np.broadcast_to(sums, (min(at_once, SHUFFLES - first), *sums.shape)).copy()
+        rng.permuted(several, axis=2, out=several)
+        largest[first : first + at_once] = several.sum(axis=1).max(axis=1) / steps
     return float(largest.mean() + DEVIATIONS * largest.std())
