@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import json
 import pickle
 import shutil
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -17,10 +19,13 @@ import pytest
 
 import allpull
 from allpull.analyse import frames
+from allpull.analyse.aligned import AlignedRun
 from allpull.api import comparison, jobs, verbs
+from allpull.api.explanation import kept_explanation
 from allpull.api.jobs import _origin
 from allpull.errors import BadInput, ConfigError, UnknownName
 from allpull.jobs import start
+from allpull.schema.explained import ExplainResult
 from allpull.schema.run import Exit
 
 RUNS = Path(__file__).resolve().parents[1] / "runs"
@@ -164,6 +169,35 @@ def test_results_can_be_sent_to_another_process(run: allpull.Run, runs: Path) ->
         received = pickle.loads(pickle.dumps(result))
         assert received == result
         assert received._repr_html_() == result._repr_html_()
+
+
+def test_compared_runs_are_never_in_memory_together(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    alive: weakref.WeakSet[AlignedRun] = weakref.WeakSet()
+    most = 0
+
+    def counted(run: AlignedRun) -> ExplainResult:
+        nonlocal most
+        alive.add(run)
+        most = max(most, len(alive))
+        return kept_explanation(run)
+
+    monkeypatch.setattr(comparison, "kept_explanation", counted)
+    compared = allpull.compare(runs / "v1.2", runs / "v1.3", anyway=True)
+    assert (most, len(alive)) == (1, 0)
+    assert compared._repr_html_()
+
+
+def test_compared_runs_of_one_name_have_explanations_of_their_own(runs: Path) -> None:
+    own = {version: allpull.open_run(runs / version).explain().efficiency for version in ("v1.2", "v1.3")}
+    record = runs / "v1.3" / "run.json"
+    first = json.loads((runs / "v1.2" / "run.json").read_text())["id"]
+    record.write_text(json.dumps(json.loads(record.read_text()) | {"id": first}))
+    compared = allpull.compare(runs / "v1.2", runs / "v1.3", anyway=True)
+    (parallel,) = (one for one in compared.metrics if one.metric == "efficiency.parallel")
+    assert own["v1.2"] is not None
+    assert own["v1.3"] is not None
+    assert own["v1.2"].parallel.value != own["v1.3"].parallel.value
+    assert (parallel.before, parallel.after) == (own["v1.2"].parallel.value, own["v1.3"].parallel.value)
 
 
 def test_one_metric_and_one_gate_need_no_list(runs: Path) -> None:

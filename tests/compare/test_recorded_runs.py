@@ -13,6 +13,7 @@ from allpull.compare.comparability import facts
 from allpull.compare.comparison import Options, Sides, compare
 from allpull.compare.gate import parse_gate
 from allpull.compare.known_variation import parse_known_variation
+from allpull.compare.measured_run import measured_run
 from allpull.compare.metrics import EPOCH_TIMES, METRICS
 from allpull.errors import BadInput
 from allpull.rundir.read.run import RunData
@@ -53,9 +54,9 @@ def repeats(make_run: Callable[..., RunData]) -> Callable[..., Sides]:
     return make
 
 
-def sides_of(*, before: Sequence[RunData], after: Sequence[RunData], **explained: Any) -> Sides:
-    ours, theirs = ([AlignedRun(run) for run in side] for side in (before, after))
-    return Sides(before=ours, after=theirs, **explained)
+def sides_of(*, before: Sequence[RunData], after: Sequence[RunData], accuracy: float | None = None) -> Sides:
+    ours, theirs = ([measured_run(AlignedRun(run), accuracy=accuracy) for run in side] for side in (before, after))
+    return Sides(before=ours, after=theirs)
 
 
 def differing(result: CompareResult) -> dict[str, Difference]:
@@ -216,14 +217,13 @@ def test_accuracy_needs_seeds_and_gets_percentage_points(
     ],
 )
 def test_runs_that_disagree_are_refused_without_anyway(
-    repeats: Callable[..., Sides], changes: dict[str, Any], fact: str
+    repeats: Callable[..., Sides], make_run: Callable[..., RunData], changes: dict[str, Any], fact: str
 ) -> None:
     missing = {"data.limit", "global batch"}
     sides = repeats(**changes)
     if fact in missing:  # a fact that the others do not state cannot disagree
-        sides = sides_of(
-            before=[_with(run.data, changes, fact) for run in sides.before], after=[run.data for run in sides.after]
-        )
+        stated = sides_of(before=[_with(make_run(2 * number), changes, fact) for number in range(3)], after=[])
+        sides = Sides(before=stated.before, after=sides.after)
     with pytest.raises(BadInput, match=f"{fact}: ") as refused:
         compare(sides, Options())
     assert "--anyway" in refused.value.hint
@@ -300,7 +300,7 @@ def test_an_import_states_no_program(make_run: Callable[..., RunData]) -> None:
     assert set(differing(compare(sides_of(before=[one], after=[other]), Options()))) == {"seed"}
 
 
-def test_repeats_must_be_repeats(make_run: Callable[..., RunData], repeats: Callable[..., Sides]) -> None:
+def test_repeats_must_be_repeats(make_run: Callable[..., RunData]) -> None:
     mixed = [make_run(1), make_run(2, ranks=4), make_run(3)]
     with pytest.raises(BadInput, match="ranks: 2, 4 among the runs before"):
         compare(sides_of(before=mixed, after=[make_run(4), make_run(5), make_run(6)]), Options())
@@ -309,8 +309,9 @@ def test_repeats_must_be_repeats(make_run: Callable[..., RunData], repeats: Call
     for sides in (sides_of(before=[], after=[make_run(1)]), sides_of(before=[make_run(1)], after=[])):
         with pytest.raises(BadInput, match="no run"):
             compare(sides, Options())
-    loose = repeats()
-    loose.after[0].data.record.environment["NCCL_ALGO"] = "Ring"
+    other = [make_run(2 * number + 1) for number in range(3)]
+    other[0].record.environment["NCCL_ALGO"] = "Ring"
+    loose = sides_of(before=[make_run(2 * number) for number in range(3)], after=other)
     assert any("not plain repeats: they differ in NCCL_ALGO" in line for line in compare(loose, Options()).notes)
 
 
@@ -373,8 +374,8 @@ def make_epochs(
 
 
 def test_epochs_are_compared_by_their_time_their_parts_and_their_rates(make_epochs: Callable[..., RunData]) -> None:
-    sides = sides_of(before=[make_epochs("a")], after=[make_epochs("b", slower=1.5)])
-    by_name = {one.metric: one for one in compare(sides, Options(accuracy=0.5)).metrics}
+    sides = sides_of(before=[make_epochs("a")], after=[make_epochs("b", slower=1.5)], accuracy=0.5)
+    by_name = {one.metric: one for one in compare(sides, Options()).metrics}
     assert {name: round(one.change.value, 6) for name, one in by_name.items() if one.change and "epoch" in name} == {
         "epoch_s": 1.5,
         "epoch_training_s": 0.2,  # s: a difference, because parts add up
@@ -388,8 +389,8 @@ def test_epochs_are_compared_by_their_time_their_parts_and_their_rates(make_epoc
 
 
 def test_times_of_epochs_of_other_work_are_not_compared(make_epochs: Callable[..., RunData]) -> None:
-    sides = sides_of(before=[make_epochs("a")], after=[make_epochs("b", steps=5)])
-    result = compare(sides, Options(accuracy=0.5))
+    sides = sides_of(before=[make_epochs("a")], after=[make_epochs("b", steps=5)], accuracy=0.5)
+    result = compare(sides, Options())
     names = {one.metric for one in result.metrics}
     assert not names & set(EPOCH_TIMES)
     assert "training_samples_per_s" in names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from allpull.api.explanation import kept_explanation
 from allpull.api.places import Place
 from allpull.api.reporting import unscaled_report
 from allpull.api.results import Shown
-from allpull.api.runs import Run, as_runs
+from allpull.api.runs import Run, opened, unopened
 from allpull.compare import comparison, gate, known_variation
+from allpull.compare.measured_run import MeasuredRun, measured_run
 from allpull.errors import BadInput
 from allpull.report.terminal.compare import headline
 from allpull.schema.compared import CompareResult
@@ -41,7 +43,10 @@ class Comparison(Shown, CompareResult):
     def report(self, path: Place) -> Path:
         """Write one self-contained HTML page of the comparison to ``path``; returns its path.
 
+        Runs that were given as places are read again for its charts.
+
         Raises:
+            RunDirError: one of them cannot be read any more.
             BadInput: ``path`` cannot be written, or the comparison was not made in this process.
         """
         from allpull.report.compared_page import write  # noqa: PLC0415  charts take long to import
@@ -98,12 +103,19 @@ def compare(
         gates=[gate.parse_gate(text) for text in _each(fail_if)],
         known_variation=known_variation.parse_known_variation(between_run) if between_run is not None else None,
         anyway=anyway,
-        accuracy=accuracy,
     )
-    sides = [[run.aligned for run in as_runs(side, skip_damaged=skip_damaged)] for side in (before, after)]
-    explained = {run.data.record.id: kept_explanation(run) for side in sides for run in side}
-    result = comparison.compare(comparison.Sides(before=sides[0], after=sides[1], explained=explained), options)
-    return Comparison.of(result, lambda: unscaled_report([*sides[0], *sides[1]]))
+    sides = [unopened(side) for side in (before, after)]
+
+    def measured(run: Run) -> MeasuredRun:
+        return measured_run(run.aligned, kept_explanation(run.aligned), accuracy)
+
+    # A loop variable would keep each run until the next one is read: of large runs, twice the memory.
+    measured_sides = [list(map(measured, opened(side, skip_damaged=skip_damaged))) for side in sides]
+    result = comparison.compare(comparison.Sides(before=measured_sides[0], after=measured_sides[1]), options)
+    every = [*sides[0], *sides[1]]
+    return Comparison.of(
+        result, lambda: unscaled_report(map(attrgetter("aligned"), opened(every, skip_damaged=skip_damaged)))
+    )
 
 
 def _each(texts: str | Sequence[str]) -> Sequence[str]:

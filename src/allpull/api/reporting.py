@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -58,12 +58,15 @@ def with_explanation(runs: Sequence[AlignedRun], accuracy: float | None = None) 
     return result.model_copy(update={"explained": [drawn(made.result, made.window, made.blame)]})
 
 
-def unscaled_report(runs: Sequence[AlignedRun]) -> ScalingReport:
-    """Metrics and details of ``runs`` in their order, without a speed-up."""
-    measured = [metrics(run) for run in runs]
-    show = ShowResult(schema=tag("show"), runs=measured, reference=None, scaling=None, notes=[])
-    details = [detail(run, one) for run, one in zip(runs, measured, strict=True)]
+def unscaled_report(runs: Iterable[AlignedRun]) -> ScalingReport:
+    """Metrics and details of ``runs`` in their order, without a speed-up; none is kept when the next is asked for."""
+    details = list(map(_own_detail, runs))
+    show = ShowResult(schema=tag("show"), runs=[one.metrics for one in details], reference=None, scaling=None, notes=[])
     return ScalingReport(schema=tag("report"), show=show, words=[], details=details)
+
+
+def _own_detail(run: AlignedRun) -> RunDetail:
+    return detail(run, metrics(run))
 
 
 def _report(

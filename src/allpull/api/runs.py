@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 
@@ -195,8 +195,27 @@ def readable_runs(places: Iterable[Place], *, skip_damaged: bool = False) -> tup
 
 def as_runs(runs: Run | Place | Iterable[Run | Place], *, skip_damaged: bool = False) -> list[Run]:
     """Every given run, and the runs at every given place, which is opened as by `each_run`."""
+    return list(opened(unopened(runs), skip_damaged=skip_damaged))
+
+
+def unopened(runs: Run | Place | Iterable[Run | Place]) -> list[Run | Path]:
+    """Every given run, and the directory of every run at a given place.
+
+    Raises:
+        RunDirError: there is no run at a place.
+    """
     if isinstance(runs, Run):
         return [runs]
     if isinstance(runs, str | Path):
-        return each_run([runs], skip_damaged=skip_damaged)
-    return [run for one in runs for run in as_runs(one, skip_damaged=skip_damaged)]
+        return [*run_directories([runs])]
+    return [one for each in runs for one in unopened(each)]
+
+
+def opened(runs: Iterable[Run | Path], *, skip_damaged: bool = False) -> Iterator[Run]:
+    """``runs`` one after the other, each read when it is asked for, and kept by whom it is given to alone.
+
+    Raises:
+        RunDirError: one cannot be read.
+    """
+    for one in runs:
+        yield one if isinstance(one, Run) else Run(read_run(one, skip_damaged=skip_damaged))

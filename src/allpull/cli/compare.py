@@ -122,13 +122,14 @@ def compare(  # noqa: PLR0917  one parameter an option, called by typer alone
     code 3 if the gate fails. Of all-reduce probes it compares the time of each size on two placements of the ranks.
     """
     from allpull.api.comparison import compare as compare_runs  # noqa: PLC0415  polars is not needed for --help
-    from allpull.api.placements import open_sides, placements  # noqa: PLC0415
+    from allpull.api.placements import placements  # noqa: PLC0415
+    from allpull.api.places import run_directories  # noqa: PLC0415
 
     places = _sides(before or [], after or [])
     if strict and not fail_if:
         raise BadInput("--strict has no effect without --fail-if", hint="add --fail-if 'throughput < -3%'")
-    sides = open_sides(*places, skip_damaged=skip_damaged)
-    placed = placements(*sides)
+    sides = [run_directories(side) for side in places]
+    placed = placements(*sides, skip_damaged=skip_damaged)
     if placed is not None:
         _print_placements(placed, as_json=as_json, unused=[*(fail_if or []), *(metric or []), between_run, html])
         return

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from allpull.analyse.effect import CONTRADICTED, MIN_RUNS, Effect
+from allpull.compare.measured_run import MeasuredRun
 from allpull.compare.metrics import METRICS, Measures
-from allpull.rundir.read.run import RunData
 from allpull.schema.compared import Spread
 from allpull.units import counted, percent, show_time
 
@@ -19,7 +19,7 @@ class Side:
     """The runs of one side and their measured metrics; ``name`` is "before" or "after"."""
 
     name: str
-    runs: Sequence[RunData]
+    runs: Sequence[MeasuredRun]
     measures: Sequence[Measures]
 
 

@@ -5,18 +5,17 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.effect import CONFIDENCE, Effect, Measured, effect
 from allpull.compare.caveats import Side, caveats
-from allpull.compare.comparability import check_comparable, differences, facts
+from allpull.compare.comparability import check_comparable, differences
 from allpull.compare.gate import Gate, judge
 from allpull.compare.known_variation import KnownVariation
-from allpull.compare.metrics import EPOCH_TIMES, METRICS, Measures, Metric, measures
+from allpull.compare.measured_run import MeasuredRun
+from allpull.compare.metrics import EPOCH_TIMES, METRICS, Measures, Metric
 from allpull.compare.remedy_follow_up import follow_up
 from allpull.errors import BadInput
-from allpull.rundir.read.run import RunData
 from allpull.schema.base import tag
 from allpull.schema.compared import Change, ComparedRun, CompareResult, Decision
 from allpull.schema.explained import ExplainResult
@@ -40,28 +39,21 @@ class Options:
     """How to compare.
 
     ``metrics``: only these, and the first of them decides; empty: all. ``known_variation`` is that between runs.
-    ``anyway``: compare runs whose key facts disagree, too. ``accuracy``: that whose time is compared; None: that at
-    which each training was to stop.
+    ``anyway``: compare runs whose key facts disagree, too.
     """
 
     metrics: Sequence[str] = ()
     gates: Sequence[Gate] = ()
     known_variation: KnownVariation | None = None
     anyway: bool = False
-    accuracy: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sides:
-    """The runs of both sides, and the stored results of `explain` by run id."""
+    """The runs of both sides."""
 
-    before: Sequence[AlignedRun]
-    after: Sequence[AlignedRun]
-    explained: Mapping[str, ExplainResult] = field(default_factory=dict)
-
-    def explanations(self, side: Sequence[AlignedRun]) -> list[ExplainResult]:
-        """The stored results of `explain` for the runs of ``side``."""
-        return [self.explained[id_] for run in side if (id_ := run.data.record.id) in self.explained]
+    before: Sequence[MeasuredRun]
+    after: Sequence[MeasuredRun]
 
 
 def compare(sides: Sides, options: Options) -> CompareResult:
@@ -71,14 +63,12 @@ def compare(sides: Sides, options: Options) -> CompareResult:
         BadInput: a side is empty or lists a run twice, key facts do not agree, or a metric was not measured.
     """
     check_repeats(sides)
-    facts_before, facts_after = ([facts(run.data) for run in side] for side in (sides.before, sides.after))
+    facts_before, facts_after = ([run.facts for run in side] for side in (sides.before, sides.after))
     differing = differences(facts_before, facts_after)
     notes = check_comparable(facts_before, facts_after, differing, anyway=options.anyway)
-    before, after = (
-        [measures(run, sides.explained.get(run.data.record.id), options.accuracy) for run in side]
-        for side in (sides.before, sides.after)
+    before, after, unequal = comparable_epochs(
+        [run.measures for run in sides.before], [run.measures for run in sides.after]
     )
-    before, after, unequal = comparable_epochs(before, after)
     measured = effects(before, after, options.known_variation)
     primary = _primary(options.metrics, measured)
     changes = {name: change(name, one, before, after) for name, one in measured.items()}
@@ -87,8 +77,8 @@ def compare(sides: Sides, options: Options) -> CompareResult:
     speedup = changes[SPEEDUP].change if SPEEDUP in changes else None
     return CompareResult(
         schema=tag("compare"),
-        before=[_compared_run(run.data, one) for run, one in zip(sides.before, before, strict=True)],
-        after=[_compared_run(run.data, one) for run, one in zip(sides.after, after, strict=True)],
+        before=[_compared_run(run, one) for run, one in zip(sides.before, before, strict=True)],
+        after=[_compared_run(run, one) for run, one in zip(sides.after, after, strict=True)],
         confidence=CONFIDENCE,
         metric=primary,
         change=primary_change.change if primary_change else None,
@@ -96,14 +86,14 @@ def compare(sides: Sides, options: Options) -> CompareResult:
         smallest=primary_change.smallest if primary_change else None,
         metrics=[changes[name] for name in sorted(listed, key=lambda name: name != primary)],
         gates=[judge(gate, changes.get(gate.metric)) for gate in options.gates],
-        promised=follow_up(sides.explanations(sides.before), sides.explanations(sides.after), speedup, differing),
+        promised=follow_up(_explanations(sides.before), _explanations(sides.after), speedup, differing),
         differences=differing,
         notes=[
             *notes,
             *unequal,
             *caveats(
-                Side(name="before", runs=[run.data for run in sides.before], measures=before),
-                Side(name="after", runs=[run.data for run in sides.after], measures=after),
+                Side(name="before", runs=sides.before, measures=before),
+                Side(name="after", runs=sides.after, measures=after),
                 measured,
                 primary,
             ),
@@ -118,12 +108,16 @@ def check_repeats(sides: Sides) -> None:
         BadInput: a side is empty or lists a run twice.
     """
     for name, side in (("before", sides.before), ("after", sides.after)):
-        ids = [run.data.record.id for run in side]
+        ids = [run.record.id for run in side]
         if not ids:
             raise BadInput(f"no run {name} was given", hint="give runs, or folders of them, on both sides")
         repeated = next((id_ for id_ in ids if ids.count(id_) > 1), None)
         if repeated is not None:
             raise BadInput(f"{repeated} is given twice as a run {name}", hint="give every repeat its own run")
+
+
+def _explanations(side: Sequence[MeasuredRun]) -> list[ExplainResult]:
+    return [run.explained for run in side if run.explained is not None]
 
 
 def comparable_epochs(
@@ -222,12 +216,12 @@ def _primary(requested: Sequence[str], measured: Mapping[str, Effect]) -> str:
     return next((name for name in (*requested, *DEFAULT_METRICS) if name in measured), DEFAULT_METRICS[0])
 
 
-def _compared_run(run: RunData, measures: Measures) -> ComparedRun:
+def _compared_run(run: MeasuredRun, measures: Measures) -> ComparedRun:
     record = run.record
     return ComparedRun(
         run=record.id,
         name=record.name,
-        directory=run.shown_directory,
+        directory=run.directory,
         created_utc=record.created_utc,
         status=record.status,
         ranks=record.ranks,
