@@ -38,7 +38,7 @@ test: $(READY)   ## the tests that state the facts, in six minutes on two quiet 
 	$(PYTEST) -m "not (slow or alone or $(HOSTS))" $(PAIRED)
 
 test-all: $(READY)  ## the rest: restarts, queues, hosts, containers, frameworks and browsers, all real
-	$(PYTEST) -m "(slow or $(HOSTS)) and not alone" $(PAIRED) tests
+	$(PYTEST) -m "(slow or $(HOSTS)) and not (alone or proof)" $(PAIRED) tests
 	$(PYTEST) -m alone tests
 
 test-gpu: $(READY)  ## what needs an NVIDIA GPU
@@ -62,7 +62,8 @@ reference: $(READY)  ## make the generated part of the documentation again
 docs: reference  ## build the documentation into site/
 	$(BIN)/mkdocs build --strict
 
-proof: $(READY)  ## the long measurements (ONLY=name: one of them); results go to benchmarks/results/
+proof: $(READY)  ## the long measurements (ONLY=name: one of them) and tests; results go to benchmarks/results/
+	$(if $(ONLY),,$(PYTEST) -m proof tests)
 	$(BIN)/python benchmarks/proof.py $(if $(ONLY),--only $(ONLY))
 	$(BIN)/python tools/reference.py
 

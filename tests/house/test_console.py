@@ -32,10 +32,16 @@ STATES = {"allpull doctor": {0, 3}, "allpull compare": {0, 3}, "allpull study au
 SHORTER = {
     "allpull train": "--set train.epochs=2",
     "allpull demo": "--set train.epochs=2",
+    "allpull lab sgd -n": "--epochs 15",
 }
 """What a command gets in addition where its output is not shown and it does not set the same itself."""
 QUICK_PROBES = re.compile(r"allpull probe (loader|storage|compute) (?!.*--for )")
 """Probes measure each line of their tables for a moment only: the numbers that they print are masked."""
+SHORT_PROGRAM = {
+    "README.md": re.compile(r"allpull run -n 2 "),
+    "docs/how-to/observe-any-script.md": re.compile(r"allpull run "),
+}
+"""Runs of ``train.py`` of which the page shows nothing, neither at once nor later: two epochs instead of six."""
 PLANNED = {"docs/how-to/train-fast.md": re.compile(r"allpull train (?!.*(name=|checkpoint|--resume))")}
 """Trainings of a page that are only planned: none goes on from them, and `tests/train` runs their options."""
 KEPT_RUNS = {
@@ -181,6 +187,8 @@ class Session:
         if command in PRINTED:
             return PRINTED[command]
         typed = self.here(command, is_shown=is_shown)
+        if self.page in SHORT_PROGRAM and SHORT_PROGRAM[self.page].match(command) and not is_shown:
+            self.shorten()
         columns = "80" if command == "allpull demo" else "90"
         done = subprocess.run(
             ["bash", "-c", typed],
@@ -219,6 +227,13 @@ class Session:
             addition = addition.replace("epochs=2", "epochs=3")
         is_set = addition.partition("=")[0] in command or "--list" in command
         return command if is_shown or is_set else f"{command} {addition}"
+
+    def shorten(self) -> None:
+        """Let ``train.py`` train for two epochs."""
+        program = self.folder / "train.py"
+        shorter, times = re.subn(r"for epoch in range\(\d+\):", "for epoch in range(2):", program.read_text("utf-8"))
+        assert times == 1
+        program.write_text(shorter, encoding="utf-8")
 
     def change(self, diff: str) -> None:
         """Apply the lines of a diff to ``train.py``."""

@@ -37,6 +37,7 @@ class Script:
     unsaved: int = 0  # last epochs without one
     ends: bool = True  # its ranks end with Python's exit functions
     loader: bool = True  # batches come from a loader
+    proof: bool = False  # takes as long as a measurement
     partial: int = 0  # first steps that are recorded from their backward pass on, which shows that the program trains
 
     def __str__(self) -> str:
@@ -85,6 +86,7 @@ SCRIPTS = [
         ACCELERATED,
         start=(*ACCELERATE, "--num_processes=2", f"--mpirun_hostfile={PROGRAMS / 'hosts'}"),
         tool="mpirun",
+        proof=True,
         variables=MPI,
     ),
     Script(
@@ -212,6 +214,7 @@ SCRIPTS = [
     ),
     Script(
         name="sentence_pairs",
+        proof=True,
         start=torchrun(2),
         needs=("sentence-transformers", "datasets", "accelerate"),
         variables={"PYTHONWARNINGS": "ignore::FutureWarning"},  # of DDP, which names the line that calls it: ours
@@ -222,6 +225,7 @@ SCRIPTS = [
     ),
     Script(
         name="trl_sft",
+        proof=True,
         start=torchrun(2),
         needs=("trl", "datasets", "accelerate"),
         samples=[8, 8, 8, 8, 4],
@@ -231,6 +235,7 @@ SCRIPTS = [
     ),
     Script(
         name="trl_grpo",
+        proof=True,
         needs=("trl", "datasets", "accelerate"),
         ranks=1,
         samples=16 * [None],  # its batches are lists of prompts
@@ -250,6 +255,7 @@ SCRIPTS = [
     ),
     Script(
         name="deepspeed_zero",
+        proof=True,
         arguments=("3",),
         start=torchrun(2),
         needs=("deepspeed",),
@@ -261,6 +267,7 @@ SCRIPTS = [
     ),
     Script(
         name="ray_train",
+        proof=True,
         needs=("ray",),
         variables={"RAY_USAGE_STATS_ENABLED": "0"},
         samples=[8, 8, 8, 8, 3],

@@ -15,7 +15,9 @@ pytestmark = [pytest.mark.torch, pytest.mark.ranks, pytest.mark.slow]
 FULLY_SHARDED = (PROGRAMS / "fully_sharded.py").read_text()
 
 
-@pytest.mark.parametrize("script", SCRIPTS, ids=str)
+@pytest.mark.parametrize(
+    "script", [pytest.param(one, marks=[pytest.mark.proof] if one.proof else []) for one in SCRIPTS], ids=str
+)
 def test_a_real_program_is_recorded_whole_and_computes_the_same(watched: Watch, tmp_path: Path, script: Script) -> None:
     if script.tool is not None and shutil.which(script.tool) is None:
         pytest.skip(f"{script.tool} is not installed")

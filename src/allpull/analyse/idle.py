@@ -2,9 +2,10 @@
 
 Steps on a device have ``busy``, the time that its stream had work, collectives and copies aside; what is left of a step
 is idle. While a rank evaluates, its device's work is not recorded, so that time is not known. A profiler window has
-every kernel, of a few steps. The profiler slows the host down and hardly its kernels, so what these took is compared
-with the length of steps that were not profiled, where there are any. The driver's samples cover everything, roughly: the share of a sampling period, up to a
-second, in which any kernel ran (NVML, ``nvmlDeviceGetUtilizationRates``), those of other programs included.
+every kernel, of a few steps. The profiler slows the host down, and hardly its kernels: so what these took is compared
+with the length of steps that were not profiled, where there are any. The driver's samples cover everything, roughly:
+the share of a sampling period, up to a second, in which any kernel ran (NVML, ``nvmlDeviceGetUtilizationRates``), those
+of other programs included.
 """
 
 from __future__ import annotations

@@ -88,6 +88,23 @@ NOT_OF_TRAINER = {"accumulate-without-no-sync", "find-unused-parameters", "no-ex
 """Faults that our trainer cannot have: it accumulates in ``no_sync()``, wraps its networks itself, and shares out its
 samples evenly.
 """
+NOT_RUN = {
+    "allpull compare BEFORE": "a form: `tests/cli/test_compare.py` runs it",
+    "allpull ": "run with their options: `test_options_of_remedies_truly_run`, and parsed",
+    "--set ": "run with all others: `test_options_of_remedies_truly_run`",
+    "sync; echo 3": "empties the page cache of the machine, as root",
+    "modprobe ": "loads a kernel module of NVIDIA's, as root",
+    "sbatch ": "needs Slurm: parsed as a shell does",
+    "srun ": "needs Slurm: parsed as a shell does",
+    "torchrun --nnodes": "needs three hosts: torchrun's parser takes it",
+    "torchrun --numa-binding": "needs a GPU: torchrun's parser takes it",
+    "mpirun --bind-to core": "binds to cores, which a container may not show",
+    "numactl --cpunodebind=1": "needs a second NUMA node",
+    "nvidia-smi ": "needs a GPU",
+    "cpupower ": "needs the kernel's tools, and a machine that is not virtual",
+    "ethtool ": "needs a network card that says its rate",
+}
+"""Beginnings of lines that `test_remedies_run.py` does not run, and why."""
 SLURM = re.compile(r"\b(sbatch|srun|slurm\.)")
 OWN = re.compile(r"allpull (run|train|compare)((?: --?[\w-]+(?:=\S+)?| [\w:=]+)*)")
 TORCHRUN = re.compile(r"torchrun((?: --[\w-]+=\w+)+)")
@@ -159,16 +176,26 @@ def candidates(of: Facts, start: Start) -> list[Candidate]:
     return [one for slug in names() for one in RULES.load(slug)(started)]
 
 
+@pytest.fixture(scope="module")
+def suspected_by_start(planted_facts: list[tuple[str, Facts]]) -> dict[str, list[tuple[str, list[Candidate]]]]:
+    """By way of starting: each planted fault that it can have, with what all rules suspect."""
+    return {
+        name: [
+            (rule, candidates(of, start))
+            for rule, of in planted_facts
+            if start.starter != "train" or rule not in NOT_OF_TRAINER
+        ]
+        for name, start in STARTS.items()
+    }
+
+
 @pytest.mark.parametrize("name", STARTS)
 def test_a_remedy_names_what_exists_where_the_run_was_started(
-    name: str, planted_facts: list[tuple[str, Facts]]
+    name: str, suspected_by_start: dict[str, list[tuple[str, list[Candidate]]]]
 ) -> None:
     start = STARTS[name]
     checked: set[str] = set()
-    for rule, of in planted_facts:
-        if start.starter == "train" and rule in NOT_OF_TRAINER:
-            continue
-        suspected = candidates(of, start)
+    for rule, suspected in suspected_by_start[name]:
         assert rule in {one.rule for one in suspected}
         for one in suspected:
             if one.remedy.text in checked:
@@ -179,6 +206,19 @@ def test_a_remedy_names_what_exists_where_the_run_was_started(
             for line in one.remedy.lines:
                 assert line.line in one.remedy.text
                 _check_line(line, start)
+
+
+def test_what_is_not_run_has_a_reason_that_is_needed(
+    suspected_by_start: dict[str, list[tuple[str, list[Candidate]]]],
+) -> None:
+    every = {
+        line.line
+        for planted in suspected_by_start.values()
+        for _, suspected in planted
+        for one in suspected
+        for line in one.remedy.lines
+    }
+    assert [one for one in NOT_RUN if not any(line.startswith(one) for line in every)] == []
 
 
 def settings(remedy: Action) -> list[str]:

@@ -11,29 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.explain.rules.test_remedies import NOT_OF_TRAINER, STARTS, candidates, planted_facts
+from tests.explain.rules.test_remedies import NOT_RUN, planted_facts, suspected_by_start
 
-from allpull.explain.evidence.facts import Facts
+from allpull.explain.candidate import Candidate
 
-__all__ = ["planted_facts"]  # a fixture
-
-NOT_RUN = {
-    "allpull compare BEFORE": "a form: `tests/cli/test_compare.py` runs it",
-    "allpull ": "run with their options: `test_remedies.test_options_of_remedies_truly_run`, and parsed",
-    "--set ": "run with all others: `test_remedies.test_options_of_remedies_truly_run`",
-    "sync; echo 3": "empties the page cache of the machine, as root",
-    "modprobe ": "loads a kernel module of NVIDIA's, as root",
-    "sbatch ": "needs Slurm: parsed as a shell does (`test_remedies`)",
-    "srun ": "needs Slurm: parsed as a shell does (`test_remedies`)",
-    "torchrun --nnodes": "needs three hosts: torchrun's parser takes it (`test_remedies`)",
-    "torchrun --numa-binding": "needs a GPU: torchrun's parser takes it (`test_remedies`)",
-    "mpirun --bind-to core": "binds to cores, which a container may not show",
-    "numactl --cpunodebind=1": "needs a second NUMA node",
-    "nvidia-smi ": "needs a GPU",
-    "cpupower ": "needs the kernel's tools, and a machine that is not virtual",
-    "ethtool ": "needs a network card that says its rate",
-}
-"""Beginnings of lines that are not run here, and why."""
+__all__ = ["planted_facts", "suspected_by_start"]  # fixtures
 
 PROGRAM = """
 import gc, os, sys, tempfile
@@ -91,14 +73,12 @@ class Lines:
 
 
 @pytest.fixture(scope="module")
-def lines(planted_facts: list[tuple[str, Facts]]) -> Lines:
+def lines(suspected_by_start: dict[str, list[tuple[str, list[Candidate]]]]) -> Lines:
     """Of every rule in every way of starting."""
     found: dict[str, set[str]] = {}
-    for start in STARTS.values():
-        for rule, of in planted_facts:
-            if start.starter == "train" and rule in NOT_OF_TRAINER:
-                continue
-            for one in (line for candidate in candidates(of, start) for line in candidate.remedy.lines):
+    for planted in suspected_by_start.values():
+        for _, suspected in planted:
+            for one in (line for candidate in suspected for line in candidate.remedy.lines):
                 found.setdefault(one.place, set()).add(one.line)
     return Lines({place: sorted(every) for place, every in found.items()})
 
@@ -142,8 +122,3 @@ def test_commands_of_a_shell_run_where_they_are_installed(lines: Lines) -> None:
         ended = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
         refused = "ermission" in ended.stderr  # py-spy may not look into every process
         assert ended.returncode == 0 or refused, (line, ended.stderr)
-
-
-def test_what_is_not_run_has_a_reason_that_is_needed(lines: Lines) -> None:
-    every = [line for of_place in lines.by_place.values() for line in of_place]
-    assert [one for one in NOT_RUN if not any(line.startswith(one) for line in every)] == []

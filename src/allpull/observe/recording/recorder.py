@@ -58,8 +58,8 @@ class Recorder:
     the gradients were ready, in ns of ``clock_ns``. ``samples``, ``elements`` of batches and ``passes`` (backward
     passes) are counted in a step by the hooks; None: not known. ``turned_ns`` is when a phase last began or ended.
     ``settle`` and ``forget`` (set by the hooks) record, or drop, the calls that are only noted so far.
-    ``at_flush`` (added to by the hooks) return events of what happened since their last call, given the steps since.
-    ``hooks_ns`` is the time that hooks took since then, beyond what a phase costs: they add to it.
+    ``at_flush`` (added to by the hooks) return events of what happened since their last call, given the steps since;
+    ``hooks_ns`` (likewise) is the time that hooks took since then, beyond what a phase costs.
     """
 
     def __init__(
@@ -78,11 +78,10 @@ class Recorder:
         self.live = live_words(directory, who.rank)
         self._warmup_left = warmup_steps
         self.queue = RunQueue()
-        self.queue_read_ns = 0
+        self.queue_read_ns = self.hooks_ns = 0
         self.arrival: Optional[Callable[[], Reduced]] = None
         self.settle = self.forget = nothing
         self.at_flush: List[Callable[[Sequence[Step]], Sequence[Dict[str, Any]]]] = []
-        self.hooks_ns = 0
         self._reductions: Optional[List[Reduction]] = []  # of this step; None: one of them is not known
         self.samples: Optional[int] = None
         self.elements: Optional[int] = None
@@ -100,8 +99,7 @@ class Recorder:
         self.is_cut = False  # whether ``_ended`` is a step that is not written yet
         self.paused = False  # whether steps are only counted
         self._unwritten: List[Step] = []
-        self.flushed_ns = clock_ns()
-        self.step_number = 0
+        self.flushed_ns, self.step_number = clock_ns(), 0
         self._first = 0  # the step number at which this rank began
         self._epoch = 0
         self._epoch_step = -1  # where the epoch began; before the first one, no step
@@ -262,8 +260,7 @@ class Recorder:
                 )
             )
         self.is_cut, self.begin_ns, self.phases = False, end, 0
-        self.step_number += 1
-        self.live[STEP] = self.step_number
+        self.step_number = self.live[STEP] = self.step_number + 1
         if end - self.flushed_ns >= FLUSH_NS:
             self._flush(end)
 
