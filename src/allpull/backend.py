@@ -4,10 +4,10 @@ NCCL needs a GPU for each rank and refuses two ranks on one. Gloo works everywhe
 through the CPU. All ranks must choose the same backend, or they wait for each other forever, and a host may lack the
 GPUs that others have. So they count their GPUs in the rendezvous store before they create a process group.
 
-From PyTorch's documentation and sources (``ProcessGroupGloo.cpp``), not from a run on a GPU: on GPU tensors Gloo does
-broadcast, reduce, all-reduce, gather, all-gather, scatter and all-to-all, synchronised with the default stream. FSDP2
-is not available with it: its device mesh creates its own group, with NCCL, and gathering whole weights crashes Gloo
-(pytorch issue 152645).
+On GPU tensors Gloo does broadcast, reduce, all-reduce, gather, all-gather, scatter and all-to-all, synchronised with
+the default stream (``ProcessGroupGloo.cpp``; ``tests/gpu`` reduces gradients of two ranks on one GPU). FSDP2 is not
+available with it: its device mesh creates its own group, with NCCL, and gathering whole weights crashes Gloo (pytorch
+issue 152645).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ The warm-up steps are steps of the training, and capture executes nothing, so th
 Only a step that occurred ``WARM_UP_STEPS`` times in a row is captured: a ragged last batch never is and runs eagerly,
 and images of another size (progressive resizing) replace the graph in time.
 
-No GPU was available when this was written: ``CudaRecorder`` follows the documentation and has not run. The rest is
-tested with a fake recorder.
+``tests/gpu`` captures a training of one rank on a real GPU; captures with NCCL have not run. The rest is tested with a
+fake recorder.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a device did in each step, against a simulated one whose true times are known. It never ran on a real one."""
+"""What a device did in each step, against a simulated one whose true times are known; ``tests/gpu`` has a real one."""
 
 from __future__ import annotations
 
