@@ -656,6 +656,23 @@ def test_the_program_is_not_held_up(rig: Any) -> None:
     assert behind.machine.queries <= 2 * 1000  # never dry, it is not waited for
 
 
+def test_few_steps_are_resolved_at_once_and_all_that_takes_is_recording(rig: Any) -> None:
+    """No stall that other ranks would wait for: the longest time between two steps is that of eight steps' events."""
+    run = rig()
+    asked: list[int] = []
+    for _ in range(1000):
+        before = run.machine.now_ns
+        run.step(100 * US)
+        run.machine.synchronize()
+        asked.append(run.machine.now_ns - before)
+    assert max(asked) < 2 * min(asked)
+    run.recorder.flush()
+    assert run.recorder.hooks_ns == 0
+    run.step(100 * US)
+    calls = 6 * 2 * CALL_NS  # an event for each begin and end of a phase on the device, recorded and asked for its time
+    assert run.recorder.hooks_ns == pytest.approx(calls, rel=0.5)
+
+
 def test_an_error_ends_this_part_alone(rig: Any) -> None:
     run = rig()
     run.step(1 * MS)
