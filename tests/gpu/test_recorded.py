@@ -93,6 +93,8 @@ def test_a_slow_loader_is_priced_by_what_is_left_of_a_step(runs: Path) -> None:
 def test_a_late_rank_is_named_and_priced_as_the_run_without_it_is(runs: Path) -> None:
     late = found(runs / "late-rank", "slow-rank")
     assert late.ranks == [1]
+    assert "py-spy" in late.remedy
+    assert "nvidia-smi" not in late.remedy  # its GPU waits
     assert late.gain is not None
     assert late.gain.value == pytest.approx(step_ms(runs / "late-rank") / step_ms(runs / "undisturbed"), rel=0.05)
 

@@ -27,10 +27,11 @@ What it costs
 What to do
     If the finding names what stalls the rank: as in `common-stall`, on this rank; it stays with the rank on any host,
     because it comes from its data or its part of the program. If it says that the rank sleeps, it waited for something
-    other than a CPU in its own code: `py-spy dump` names the line. Otherwise check what differs on that host: clocks
-    and temperature (`nvidia-smi -q -d CLOCK,PERFORMANCE`), other processes (`top`), binding to cores and memory. Until
-    it is repaired, exclude it (`sbatch --exclude=HOST`, or without it in the hosts file). If it is rank 0, and late
-    outside of forward and backward, look for what only rank 0 does: logging, metrics, saving.
+    other than a CPU in its own code: `py-spy dump` names the line, as it does where an accelerator waits for a rank
+    that is late between its phases. Otherwise check what differs on that host: clocks and temperature (`nvidia-smi -q
+    -d CLOCK,PERFORMANCE`), other processes (`top`), binding to cores and memory. Until it is repaired, exclude it
+    (`sbatch --exclude=HOST`, or without it in the hosts file). If it is rank 0, and late outside of forward and
+    backward, look for what only rank 0 does: logging, metrics, saving.
 
 When it is wrong
     Where the data of one rank are harder, such as longer sentences or larger images, the rank is slow because of its
@@ -61,7 +62,8 @@ from allpull.units import counted
 
 SLEPT = "of that, time in which its process neither ran nor waited for a CPU, at least"
 MOSTLY = 0.5  # of the lateness: a rank that slept for that long does not compute longer
-OF_RANK_0 = ("optimizer", "host", "other")
+BETWEEN = "other"
+OF_RANK_0 = ("optimizer", "host", BETWEEN)
 """Phases in which programs do what only rank 0 does."""
 
 
@@ -197,10 +199,17 @@ def _remedy_one(rank: int, facts: Facts, where: str, *, slept_s: float | None) -
             ", several times, names the line; a lock, a file, a network or time.sleep, but no CPU",
         )
     host = facts.machine.hosts[rank]
+    at_host = (shell("taskset -p PID"), " for its cores", leave_out(facts.start, facts.machine, host))
+    if where == BETWEEN and facts.window.paced_s is not None:
+        return sentence(
+            "see what its program does there, while its accelerator waits: ",
+            *(shell("py-spy dump --pid PID"), ", several times, names the line; then top for other programs, "),
+            *at_host,
+        )
     return sentence(
         f"check what differs on {quoted([host]) if host else 'its host'}: ",
         *(clocks(facts.machine, host), " for clocks and heat, top for other programs, "),
-        *(shell("taskset -p PID"), " for its cores", leave_out(facts.start, facts.machine, host)),
+        *at_host,
     )
 
 
