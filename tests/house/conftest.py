@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import gc
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,12 +24,7 @@ def trees(root: Path) -> dict[str, ast.Module]:
     """Each of our source files, parsed, by its path below src/allpull."""
     package = root / "src" / "allpull"
     paths = sorted(package.rglob("*.py"))
-    gc.disable()  # a million nodes that stay: looking for garbage among them takes longer than parsing
-    try:
-        return {path.relative_to(package).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
-    finally:
-        gc.freeze()
-        gc.enable()
+    return {path.relative_to(package).as_posix(): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
 @pytest.fixture(scope="session")
