@@ -8,7 +8,7 @@ from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Removal
 from allpull.explain.evidence.outliers import outliers
 from allpull.replay.useful import COMPUTE
-from allpull.replay.whatif.work import lower_median, paced_share, shortened_by_step
+from allpull.replay.whatif.work import compute_s, lower_median, paced_share, shortened_by_step
 from allpull.replay.window import Bools, Window
 
 PACED = 0.5  # of the computation: a host that waits for its device in each step, but issues twice as fast, has less
@@ -63,13 +63,10 @@ def fed_in_time(window: Window, without: Removal) -> Window:
     After a late batch a device begins its phases together with its host, and may wait for it inside them as well. With
     batches in time its host is ahead, but still has to issue each step.
     """
-    share = paced_share(window)
+    ahead_s = np.inf if window.issued_s is None else np.maximum(compute_s(window) - window.issued_s, 0.0)
+    share = paced_share(window, ahead_s)
     if share is None:
         return without(window)
-    if window.issued_s is not None:
-        passed_s = _computed_s(window)
-        ahead_s = np.maximum(passed_s - window.issued_s, 0.0)
-        share = np.minimum(share, np.divide(ahead_s, passed_s, out=np.zeros_like(ahead_s), where=passed_s > 0))
     starved = window.per_step("input") >= STARVED * window.wall_s
     return without(shortened_by_step(window, dict.fromkeys(COMPUTE, 1.0 - np.where(starved, share, 0.0))))
 
@@ -112,14 +109,9 @@ def at_own_pace(window: Window, own_s: Floats) -> Floats:
     """
     if window.issued_s is None or window.paced_s is None or not paced_ranks(window).any():
         return own_s
-    passed_s = _computed_s(window)
+    passed_s = compute_s(window)
     at_pace: Floats = own_s - passed_s + np.maximum(window.issued_s, passed_s - window.paced_s)
     return at_pace
-
-
-def _computed_s(window: Window) -> Floats:
-    """How long forward, backward and optimizer last on each device, s, (steps, ranks)."""
-    return sum((window.per_step(name) for name in COMPUTE), start=np.zeros(window.wall_s.shape))
 
 
 def computed_s(window: Window, seconds: Floats) -> Floats:

@@ -107,19 +107,24 @@ def without_pacing(window: Window, most_s: float = np.inf) -> Window:
     return window if share is None else shortened_by_step(window, dict.fromkeys(COMPUTE, 1.0 - share))
 
 
-def paced_share(window: Window, most_s: float = np.inf) -> Floats | None:
+def compute_s(window: Window) -> Floats:
+    """How long forward, backward and optimizer last, s, (steps, ranks)."""
+    return sum((window.per_step(name) for name in COMPUTE), start=np.zeros(window.wall_s.shape))
+
+
+def paced_share(window: Window, most_s: Floats | float = np.inf) -> Floats | None:
     """The share of computation that passed while the host was still issuing it, (steps, ranks); None: not known.
 
-    ``most_s``: no more than that per step counts.
+    ``most_s``: no more than that per step counts; one number, or (steps, ranks).
     """
     if window.paced_s is None:
         return None
-    compute_s = sum((window.per_step(name) for name in COMPUTE), start=np.zeros(window.paced_s.shape))
+    computed_s = compute_s(window)
     share: Floats = np.divide(
-        np.minimum(np.minimum(window.paced_s, most_s), compute_s),
-        compute_s,
-        out=np.zeros_like(compute_s),
-        where=compute_s > 0,
+        np.minimum(np.minimum(window.paced_s, most_s), computed_s),
+        computed_s,
+        out=np.zeros_like(computed_s),
+        where=computed_s > 0,
     )
     return share
 
