@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.replay.oracle import simulate
 from tests.replay.windows import Call, anything, late, only, relabelled, stretched, window
 
-from allpull.replay.engine import lane_s, replay
+from allpull.replay import engine
+from allpull.replay.engine import lane_s, replay, replay_each
 from allpull.replay.window import Window
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -88,6 +89,18 @@ def test_no_steps_take_no_time() -> None:
 def test_it_agrees_with_an_event_driven_simulation(seed: int) -> None:
     one = anything(seed)
     assert replay(one).end_s == pytest.approx(simulate(one), rel=EXACT, abs=EXACT)
+
+
+@given(SEEDS, st.sampled_from([0, 1000]), st.sampled_from([1, 8, 2**16]))
+def test_stretches_side_by_side_are_those_in_order(seed: int, faster_in_order: int, cached_cells: int) -> None:
+    one = anything(seed)
+    ends_s = simulate(one)
+    begins_s = np.concatenate([one.begin_s[None], ends_s[:-1]])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "FASTER_IN_ORDER", faster_in_order)
+        patch.setattr(engine, "CACHED_CELLS", cached_cells)
+        assert replay(one).end_s == pytest.approx(ends_s, rel=EXACT, abs=EXACT)
+        assert replay_each(one, begins_s) == pytest.approx(ends_s, rel=EXACT, abs=EXACT)
 
 
 @given(SEEDS)

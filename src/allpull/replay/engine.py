@@ -8,7 +8,6 @@ in the same way on another network; a step of data-parallel training needs no me
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +19,8 @@ from allpull.replay.window import CALL, REDUCE, STEP, Bools, Deliveries, Reducti
 
 NOBODY = -1
 NO_BUCKET = -1
+CACHED_CELLS = 2**16  # events × ranks that are played at once: an array of so many takes half a MB
+FASTER_IN_ORDER = 4  # stretches: one event of some stretches costs as much as so many events in order
 BEFORE_INPUT = ("evaluation", "checkpoint")
 """Phases of a step that come before its batch is fetched."""
 
@@ -107,71 +108,154 @@ class EventTimes:
 
 def event_times(window: Window) -> EventTimes:
     """When each rank reached and left each event of ``window``, and which rank arrived last."""
-    shape = (window.events, window.ranks)
-    stand_s, leave_s, lead_s = np.zeros(shape), np.zeros(shape), np.zeros(shape)
+    played = moments(window)
     reduces = window.kind == REDUCE
-    reduction = np.where(reduces, np.cumsum(reduces) - 1, -1)
-    lane = window.reductions
-    binding = np.zeros(0 if lane is None else lane.seconds.shape[0], dtype=np.intp)
-    for event, stood_s, left_s, bucket in moments(window):
-        stand_s[event], leave_s[event] = stood_s, left_s
-        if lane is not None and bucket != NO_BUCKET:
-            place = reduction[event]
-            binding[place] = bucket
-            lead_s[event] = lane.lead_s[place, bucket]
-    arrive_s = np.where(reduces[:, None], stand_s - lead_s, stand_s - window.early_s)
+    binding = played.bucket[reduces]
+    arrive_s = played.stand_s - window.early_s
+    if window.reductions is not None:
+        lead_s = window.reductions.lead_s[np.arange(binding.size), binding]
+        arrive_s[reduces] = played.stand_s[reduces] - lead_s
     meets = window.meets | reduces[:, None]
     culprit, margin_s = _last(arrive_s, meets)
     return EventTimes(
-        stand_s=stand_s,
-        leave_s=leave_s,
+        stand_s=played.stand_s,
+        leave_s=played.leave_s,
         arrive_s=arrive_s,
         present=meets | window.waits,
         everyone=reduces | (window.meets & window.waits).all(axis=1),
         culprit=np.where(meets.any(axis=1), culprit, NOBODY),
         margin_s=margin_s,
-        reduction=reduction,
+        reduction=np.where(reduces, np.cumsum(reduces) - 1, -1),
         binding=binding,
     )
 
 
-def moments(window: Window, begins_s: Floats | None = None) -> Iterator[tuple[int, Floats, Floats, int]]:
-    """Each event with the moments at which ranks reach and leave it, (ranks,), and the bucket that determines its end.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moments:
+    """When ranks reach and leave events: ``stand_s`` and ``leave_s`` (events, ranks), in s after the first begin.
 
-    This is the recurrence at the head of ``replay.window``: a loop over events, each computed for all ranks at once.
-    The bucket is ``NO_BUCKET`` where nothing is reduced. ``begins_s`` (steps, ranks): when ranks begin each step,
-    whatever the end of the step before; None: at that end.
+    ``bucket`` (events,): the one that determines the end of a reduction, ``NO_BUCKET`` where nothing is reduced.
     """
-    work_s = total_work_s(window)
+
+    stand_s: Floats
+    leave_s: Floats
+    bucket: NDArray[np.intp]
+
+
+def moments(window: Window, begins_s: Floats | None = None) -> Moments:
+    """The recurrence at the head of ``replay.window``, from event to event, for all ranks at once.
+
+    All ranks leave a reduction a ``tail_s`` after the end of its last bucket, whatever was before. So the stretch of
+    events from one reduction to the next lasts as long as it would by itself: stretches are played side by side, and
+    put one behind the other then. Only the batches of loaders at their limit depend on each other across reductions.
+
+    ``begins_s`` (steps, ranks): when ranks begin each step, whatever the end of the step before; None: at that end.
+    """
+    shape = (window.events, window.ranks)
+    none = np.full(window.events, NO_BUCKET, dtype=np.intp)
+    played = Moments(stand_s=np.empty(shape), leave_s=np.empty(shape), bucket=none)
+    has_limits = begins_s is None and window.deliveries is not None and "input" in window.work
+    stretches = _between_reductions(window) if begins_s is None else _steps(window, begins_s)
+    if has_limits or stretches.are_few:
+        _play_in_order(window, played, stretches.begin_s)
+    else:
+        _play_side_by_side(window, played, stretches)
+    return played
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Stretches:
+    """Parts of a window, each of which can be played by itself.
+
+    ``first`` (stretches,): the event that each begins with; ``lengths`` (stretches,): how many events it has.
+    ``begin_s`` (stretches, ranks): when ranks begin it; where stretches ``follow`` each other, all but the first count
+    from the end of the last bucket before.
+    """
+
+    first: NDArray[np.intp]
+    lengths: NDArray[np.intp]
+    begin_s: Floats
+    follow: bool
+
+    @property
+    def are_few(self) -> bool:
+        """Whether they follow each other and so few are equally long that it is faster to play them in order."""
+        return self.follow and bool(FASTER_IN_ORDER * np.unique(self.lengths).sum() > self.lengths.sum())
+
+
+def _between_reductions(window: Window) -> _Stretches:
+    begin_s = window.begin_s.astype(np.float64)[None]
+    first = np.zeros(1, dtype=np.intp)
+    if window.reductions is not None:
+        first = np.append(first, np.flatnonzero(window.kind == REDUCE) + 1)
+        begin_s = np.concatenate([begin_s, window.reductions.tail_s])
+    inside = first < window.events
+    first = first[inside]
+    lengths = np.diff(first, append=window.events)
+    return _Stretches(first=first, lengths=lengths, begin_s=begin_s[inside], follow=True)
+
+
+def _steps(window: Window, begins_s: Floats) -> _Stretches:
+    first = np.flatnonzero(np.diff(window.step_of, prepend=-1))
+    lengths = np.diff(first, append=window.events)
+    return _Stretches(first=first, lengths=lengths, begin_s=begins_s[window.step_of[first]], follow=False)
+
+
+def _play_side_by_side(window: Window, played: Moments, stretches: _Stretches) -> None:
+    """Fill ``played``, some stretches of equally many events at a time: as many as a cache holds."""
     lane = window.reductions
     after_s = None if lane is None else lane_s(lane)
-    now_s = window.begin_s.astype(np.float64)
-    loaders = window.deliveries if begins_s is None else None
+    reduction = np.cumsum(window.kind == REDUCE) - 1
+    ended_s = np.zeros(stretches.first.size)
+    most = max(1, CACHED_CELLS // max(1, window.ranks))
+    for length in np.unique(stretches.lengths).tolist():
+        alike = np.flatnonzero(stretches.lengths == length)
+        for some in (alike[begin : begin + most] for begin in range(0, alike.size, most)):
+            now_s = stretches.begin_s[some]
+            for events in stretches.first[some] + np.arange(length)[:, None]:
+                played.stand_s[events] = now_s = now_s + sum(seconds[events] for seconds in window.work.values())
+                kinds = window.kind[events]
+                calls, reduces = kinds == CALL, kinds == REDUCE
+                if calls.any():
+                    now_s[calls] = _called(window, events[calls], now_s[calls])
+                if lane is not None and after_s is not None and reduces.any():
+                    place = reduction[events[reduces]]
+                    bucket, end_s = _reduced(now_s[reduces], lane.lead_s[place], after_s[place])
+                    now_s[reduces] = end_s[:, None] + lane.tail_s[place]
+                    played.bucket[events[reduces]], ended_s[some[reduces]] = bucket, end_s
+                played.leave_s[events] = now_s
+    if stretches.follow:
+        begun_s = np.append(0.0, np.cumsum(ended_s))[:-1].repeat(stretches.lengths)[:, None]
+        np.add(played.stand_s, begun_s, out=played.stand_s)
+        np.add(played.leave_s, begun_s, out=played.leave_s)
+
+
+def _play_in_order(window: Window, played: Moments, begin_s: Floats) -> None:
+    """Fill ``played``, one event after the other; the ranks begin the first at ``begin_s[0]``."""
+    lane, loaders = window.reductions, window.deliveries
+    after_s = None if lane is None else lane_s(lane)
     batches = None if loaders is None or "input" not in window.work else _Batches(window, loaders)
-    place, begun = 0, -1
-    for event, (kind, step) in enumerate(zip(window.kind.tolist(), window.step_of.tolist(), strict=True)):
-        if begins_s is not None and step != begun:
-            now_s, begun = begins_s[step], step
+    work_s = total_work_s(window)
+    now_s, place = begin_s[0], 0
+    for event, kind in enumerate(window.kind.tolist()):
         stand_s = now_s + work_s[event]
         if batches is not None and batches.loaders.fetches[event]:
             fetched_s = now_s + fetch_work_s(window, event)
             stand_s = stand_s + (batches.taken_s(event, fetched_s) - fetched_s)
-        now_s, bucket = stand_s, NO_BUCKET
+        now_s = stand_s
         if kind == CALL:
             now_s = _called(window, event, stand_s)
         elif kind == REDUCE and lane is not None and after_s is not None:
-            ended_s = (stand_s - lane.lead_s[place]).max(axis=1) + after_s[place]
-            bucket = int(ended_s.argmax())
-            now_s = np.maximum(stand_s, ended_s[bucket]) + lane.tail_s[place]
+            played.bucket[event], end_s = _reduced(stand_s, lane.lead_s[place], after_s[place])
+            now_s = end_s + lane.tail_s[place]
             place += 1
-        yield event, stand_s, now_s, bucket
+        played.stand_s[event], played.leave_s[event] = stand_s, now_s
 
 
 def _ends_s(window: Window, begins_s: Floats | None) -> Floats:
+    ends = window.kind == STEP
     end_s = np.zeros((window.steps.size, window.ranks))
-    for event, _, leave_s, _ in moments(window, begins_s):
-        if window.kind[event] == STEP:
-            end_s[window.step_of[event]] = leave_s
+    end_s[window.step_of[ends]] = moments(window, begins_s).leave_s[ends]
     return end_s
 
 
@@ -233,12 +317,21 @@ def lane_s(reductions: Reductions) -> Floats:
     return after
 
 
-def _called(window: Window, event: int, now_s: Floats) -> Floats:
-    """When each rank leaves the collective ``event``, which it reaches at ``now_s``, shape (ranks,)."""
-    transfer_s = window.transfer_s[event]
-    last_s = (now_s - window.early_s[event]).max(where=window.meets[event], initial=-np.inf)
+def _called(window: Window, event: NDArray[np.intp] | int, now_s: Floats) -> Floats:
+    """When each rank leaves the collective ``event``, which it reaches at ``now_s``, shape (…, ranks)."""
+    transfer_s, meets = window.transfer_s[event], window.meets[event]
+    last_s = (now_s - window.early_s[event]).max(axis=-1, where=meets, initial=-np.inf, keepdims=True)
     after: Floats = np.where(window.waits[event], np.maximum(now_s, last_s + transfer_s), now_s + transfer_s)
     return after
+
+
+def _reduced(stand_s: Floats, lead_s: Floats, after_s: Floats) -> tuple[NDArray[np.intp], Floats]:
+    """The bucket that determines when a reduction ends, and that end, which no rank reaches later, shape (…,).
+
+    ``stand_s`` (…, ranks): when ranks have finished backward; ``lead_s`` (…, buckets, ranks), ``after_s`` (…, buckets).
+    """
+    ended_s = (stand_s[..., None, :] - lead_s).max(axis=-1) + after_s
+    return ended_s.argmax(axis=-1), ended_s.max(axis=-1)
 
 
 def _last(arrive_s: Floats, meets: Bools) -> tuple[NDArray[np.intp], Floats]:

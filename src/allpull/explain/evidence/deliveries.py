@@ -190,10 +190,9 @@ def _delivered_s(window: Window) -> Floats:
     """When each rank has the batch of each step, in s after the first begin, (steps, ranks); 0: in no event."""
     delivered_s = np.zeros((window.steps.size, window.ranks))
     last, work_s = _fetching(window, window.work["input"]), total_work_s(window)
-    for event, stand_s, _, _ in moments(window):
-        step = int(window.step_of[event])
-        if last.get(step) == event:
-            delivered_s[step] = stand_s - (work_s[event] - fetch_work_s(window, event))
+    stand_s = moments(window).stand_s
+    for step, event in last.items():
+        delivered_s[step] = stand_s[event] - (work_s[event] - fetch_work_s(window, event))
     return delivered_s
 
 
