@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from allpull.analyse.clock.shared_clock import SharedClock, shared_clock
 from allpull.analyse.collectives.exchange import NoExchange, no_exchange
+from allpull.analyse.collectives.local_exchange import hook_names, locally_exchanged
 from allpull.analyse.collectives.matching import Matched, match
 from allpull.analyse.collectives.reductions import MOMENTS, every_reduction
 from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_windows
@@ -29,6 +30,7 @@ from allpull.analyse.steps.phases import Called, Phases, split
 from allpull.analyse.steps.steady import SteadySteps, steady_steps
 from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap
+from allpull.units import counted
 
 STEP_MOMENTS = ("begin_ns", "end_ns", "arrival_ns", "done_ns")
 CALL_MOMENTS = ("begin_ns", "end_ns")
@@ -57,8 +59,14 @@ class AlignedRun:
 
     @cached_property
     def reductions(self) -> pl.DataFrame:
-        """Every reduction of gradients, columns ``collectives.reductions.SCHEMA``."""
-        return every_reduction(self.steps, self.clock.shared(self.listed, MOMENTS))
+        """Every reduction of gradients among all ranks, columns ``collectives.reductions.SCHEMA``."""
+        every = every_reduction(self.steps, self.clock.shared(self.listed, MOMENTS))
+        return every if self.local.is_empty() else every.filter(~pl.col("step").is_in(self.local.implode()))
+
+    @cached_property
+    def local(self) -> pl.Series:
+        """The steps in which gradients were exchanged among some ranks only, or not at all."""
+        return locally_exchanged(self.data)
 
     @cached_property
     def listed(self) -> pl.DataFrame:
@@ -129,6 +137,8 @@ class AlignedRun:
             bound_s=self.clock.bound_s or 0.0,
             complete=self.complete,
         )
+        if not self.local.is_empty():  # their arrivals are known, and no meetings
+            parts = replace(parts, gaps=tuple(gap for gap in parts.gaps if gap.kind != "arrivals"))
         if self.no_exchange is not None:
             parts = _unrelated(parts, self.no_exchange)
         return replace(parts, gaps=(*parts.gaps, *self.reduction_gaps))
@@ -143,6 +153,14 @@ class AlignedRun:
         """What is not known of reductions of gradients before the last one of a step."""
         listed, keys = self.data.reductions, ["rank", "step"]
         used = self.steady.steps[self.steady.used].tolist()
+        local = int(self.local.is_in(used).sum())
+        if local:
+            hooks = " and ".join(hook_names(self.data))
+            text = (
+                f"in {local:,} of {counted(len(used), 'step')} {hooks} exchanged gradients within groups of fewer than "
+                "all ranks: nobody waits for all others in their backward"
+            )
+            return (Gap(kind="local exchange", text=text),)
         several = listed.filter(pl.col("reduction") > 0, pl.col("step").is_in(used)).select(keys).unique()
         if self.on_device:
             several = several.join(self.listed, on=keys, how="anti")

@@ -45,6 +45,7 @@ GapKind = Literal[
     "bucket times",
     "reductions",
     "earlier reductions",  # of a step, whose waiting is then part of `backward`: a run with it is not called healthy
+    "local exchange",  # of gradients, among some ranks only: nobody waits for all others there
     "CPU waiting",
 ]
 

@@ -453,6 +453,46 @@ def test_what_may_be_rollouts_is_not_sold_as_evaluation() -> None:
     assert "rollouts" in finding.title
 
 
+@pytest.mark.parametrize(
+    ("phase", "call", "loss_s"),
+    [
+        ("optimizer", Call(use="broadcast in optimizer", at="end", root=0), 0.015),
+        ("other", Call(use="scatter", at="end", root=0), 0.020),
+    ],
+)
+def test_work_for_all_is_priced_at_most_as_shared_out_or_gone(phase: str, call: Call, loss_s: float) -> None:
+    """Rank 0 works 20 ms for all four: shared out evenly that is 5 ms of each, so 15 ms a step can be saved at most."""
+    made = window(4, STEPS, forward=0.02, backward=0.04, calls=[call], **{phase: only(4, STEPS, seconds=0.02, rank=0)})
+    (finding,) = found(made, Machine(hosts=hosts_of(4))).findings
+    assert (finding.rule, finding.ranks) == ("slow-rank", [0])
+    assert finding.loss_s_per_step == pytest.approx(loss_s, rel=0.01)
+    assert finding.gain is not None
+    assert finding.gain.is_at_most
+    assert "to the others" in finding.title
+    assert "if rank == 0" not in finding.remedy
+    alone = replace(made, uses=("all_reduce",))
+    (finding,) = found(alone, Machine(hosts=hosts_of(4))).findings
+    assert finding.loss_s_per_step == pytest.approx(0.020, rel=0.01)
+    assert finding.gain is not None
+    assert not finding.gain.is_at_most
+
+
+def test_transfers_that_block_nobody_are_no_part_of_those_that_do() -> None:
+    """What takes a broadcast 30 ms has taken it when the others come, who are 50 ms late: they wait for nothing."""
+    sent = Call(use="broadcast in optimizer", root=0, at="end", transfer_s=0.03)
+    reduced = Call(use="all_reduce", at="forward", transfer_s=0.04)
+    made = window(4, STEPS, reduces=False, forward=late(4, STEPS, rank=1, by_s=0.05), other=0.01, calls=[reduced, sent])
+    for finding in found(made, Machine(hosts=hosts_of(4))).findings:
+        if finding.rule == "network-bound":
+            whole, *parts = [
+                one.value for one in finding.evidence if one.what.startswith(("transfer that", "of that, in"))
+            ]
+            assert sum(parts) <= whole * 1.001
+            break
+    else:
+        raise AssertionError("the exchange of 40 ms is not found")
+
+
 def test_a_rank_that_sleeps_is_not_said_to_compute() -> None:
     """Of its step, rank 3 has the CPU for no longer than the others, and does not wait for one."""
     made = job(8, forward=late(8, STEPS, rank=3, by_s=0.04))

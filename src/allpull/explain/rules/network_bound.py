@@ -51,6 +51,7 @@ from allpull.explain.evidence.network import LEAST
 from allpull.explain.remedy import Action, joined, program, sentence, within
 from allpull.explain.remedy_text import TOPOLOGY, fast_interface, option_or
 from allpull.explain.rules.slow_link import SOURCE, gradient_evidence
+from allpull.replay.engine import event_times
 from allpull.replay.window import REDUCE
 from allpull.schema.explained import Evidence
 from allpull.units import show_bytes, show_time
@@ -142,7 +143,7 @@ def _least(facts: Facts) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Calls:
-    """The calls of one use in a step: operation and phase, transfer in s, and how many."""
+    """The calls of one use in a step: operation and phase, for how many s ranks are blocked by transfer, how many."""
 
     use: str
     transfer_s: float
@@ -156,13 +157,17 @@ class _Calls:
 
 
 def _calls(facts: Facts) -> tuple[_Calls, ...]:
-    """The collectives that the program or its framework calls, those that take longest."""
+    """The collectives that the program or its framework calls, those for whose transfer ranks are blocked longest."""
     window = facts.window
     steps = max(1, window.steps.size)
+    if not window.uses:
+        return ()
+    times = event_times(window)
+    transfer_s = times.blocked_s - times.delay_s(window)
     calls = [
         _Calls(
             use=use,
-            transfer_s=float(window.transfer_s[window.use == number].mean(axis=1).sum()) / steps,
+            transfer_s=float(transfer_s[window.use == number].mean(axis=1).sum()) / steps,
             number=float((window.use == number).sum()) / steps,
         )
         for number, use in enumerate(window.uses)

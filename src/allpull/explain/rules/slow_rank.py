@@ -22,7 +22,9 @@ How it is found
 What it costs
     The replay with this rank's work equal to the median of the others, and varying as theirs does; of stalls, without
     these. That is less than the excess where a busy network hides part of it. Ranks that are late at the same time hide
-    each other; each is priced with the others corrected.
+    each other; each is priced with the others corrected. Where a rank hands on to the others what it computes, by
+    broadcasts in the optimizer or by scattering, it works for all, and the price is an upper bound: somebody has to do
+    that work. A sharded optimizer's can at most be shared out evenly.
 
 What to do
     If the finding names what stalls the rank: as in `common-stall`, on this rank; it stays with the rank on any host,
@@ -31,7 +33,8 @@ What to do
     that is late between its phases. Otherwise check what differs on that host: clocks and temperature (`nvidia-smi -q
     -d CLOCK,PERFORMANCE`), other processes (`top`), binding to cores and memory. Until it is repaired, exclude it
     (`sbatch --exclude=HOST`, or without it in the hosts file). If it is rank 0, and late outside of forward and
-    backward, look for what only rank 0 does: logging, metrics, saving.
+    backward, look for what only rank 0 does: logging, metrics, saving. A sharded optimizer that hands out whole tensors
+    (`ZeroRedundancyOptimizer`) cannot divide a large one: split that tensor, or shard evenly (`fully_shard`).
 
 When it is wrong
     Where the data of one rank are harder, such as longer sentences or larger images, the rank is slow because of its
@@ -47,16 +50,17 @@ from functools import partial
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.candidate import Candidate, Removal, count, seconds, share
+from allpull.explain.candidate import Candidate, Removal, as_recorded, count, seconds, share
 from allpull.explain.evidence.cpu_waiting import COMPUTING, is_work, per_step, shortened, slept_s
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.outliers import by_phase
-from allpull.explain.remedy import Action, joined, sentence, shell
+from allpull.explain.remedy import Action, joined, program, sentence, shell
 from allpull.explain.remedy_text import WHERE, clocks, leave_out, quoted
 from allpull.explain.rules.common_stall import CAUSES, against
 from allpull.replay.whatif.balanced import like_median, not_above_median
-from allpull.replay.whatif.work import by_excess, scaled, shorter_by
+from allpull.replay.whatif.work import by_excess, evenly, scaled, shorter_by
+from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
 from allpull.units import counted
 
@@ -65,6 +69,27 @@ MOSTLY = 0.5  # of the lateness: a rank that slept for that long does not comput
 BETWEEN = "other"
 OF_RANK_0 = ("optimizer", "host", BETWEEN)
 """Phases in which programs do what only rank 0 does."""
+
+
+HANDED_ON = {"optimizer": ("broadcast in optimizer",), BETWEEN: ("scatter", "scatter_object_list")}
+"""Phase → the calls by which a rank hands on to the others what it computes there."""
+HANDS_ON = {
+    "optimizer": ", whose results it broadcasts to the others",
+    BETWEEN: ", where it makes what it scatters to the others",
+}
+SHARE_OUT = {
+    "optimizer": sentence(
+        "share out the optimizer's work evenly: ",
+        program("ZeroRedundancyOptimizer"),
+        " hands out whole tensors, so split the largest one of this rank, or shard all of them evenly (",
+        program("fully_shard(model)"),
+        ")",
+    ),
+    BETWEEN: sentence(
+        "let each rank make its own part of what this one scatters; or make it ahead, in a thread or the workers of a "
+        "loader"
+    ),
+}
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -137,11 +162,19 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     often = "" if group.steady else " in some steps"
     which = f"rank {ranks[0]}" if is_one else "the latest of them"
     each = _within(group.size.value, {name: float(seconds_[ranks].mean()) for name, seconds_ in excess.items()})
+    hands_on = not set(HANDED_ON.get(where, ())).isdisjoint(facts.window.uses)
+    without = _without(group, facts)
+    remedy = _remedy_one(ranks[0], facts, where, slept_s=slept) if is_one else _remedy_many(ranks, facts)
+    if hands_on:
+        remedy = SHARE_OUT[where]
+    if hands_on and where != BETWEEN:  # somebody has to do it, while data may be made ahead
+        without = partial(_shared_out, phase=where, removal=without)
     return Candidate(
         rule="slow-rank",
         kind="late",
-        title=f"{compute} {group.span()} per step longer than the others{often}, most of it {WHERE[where]}",
-        remedy=_remedy_one(ranks[0], facts, where, slept_s=slept) if is_one else _remedy_many(ranks, facts),
+        title=f"{compute} {group.span()} per step longer than the others{often}, most of it {WHERE[where]}"
+        + (HANDS_ON[where] if hands_on else ""),
+        remedy=remedy,
         evidence=(
             seconds(f"time that {which} {verb}s beyond the median of the others", group.size, facts.span),
             *(() if slept is None else (seconds(SLEPT, min(slept, group.size.value), "CPU time of the ranks"),)),
@@ -152,10 +185,16 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
             ),
             *waiting_evidence(ranks, facts),
         ),
-        without=_without(group, facts),
+        without=without,
+        bounds=(as_recorded, without) if hands_on else None,
         ranks=group.ranks,
         least_share=facts.slow_share,
     )
+
+
+def _shared_out(window: Window, phase: str, removal: Removal) -> Window:
+    """``window`` after ``removal``, but for the work in ``phase``, which all ranks share evenly."""
+    return removal(evenly(window, phase))
 
 
 def _within(size_s: float, excess_s: Mapping[str, float]) -> dict[str, float]:

@@ -85,7 +85,14 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         level=level,
         bound_s=aligned.clock.bound_s or 0.0,
         queued_s=queued_s,
-        gaps=(*steps.gaps, *gaps, *more_gaps, *aligned.reduction_gaps, *_gaps(recorded, events), *queue_gaps),
+        gaps=(
+            *steps.gaps,
+            *gaps,
+            *more_gaps,
+            *aligned.reduction_gaps,
+            *_gaps(recorded, events, np.isin(steps.steps, aligned.local.to_numpy())),
+            *queue_gaps,
+        ),
         complete=aligned.complete,
         on_device=aligned.on_device,
         paced_s=paced_s,
@@ -296,9 +303,10 @@ def _joined(lanes: list[Reductions], networks: NDArray[np.intp]) -> Reductions:
     return Reductions(lead_s=lead_s, seconds=seconds, tail_s=tail_s, size_bytes=None, networks=networks)
 
 
-def _gaps(recorded: Moments, events: Events) -> Iterator[Gap]:
+def _gaps(recorded: Moments, events: Events, local: NDArray[np.bool_]) -> Iterator[Gap]:
+    """What is not known of meetings; ``local`` (steps,): without one, as gradients were not exchanged among all."""
     steps, reduced = recorded.end_s.shape[0], np.unique(recorded.reductions.step_of).size
-    if 0 < reduced < steps:
+    if 0 < reduced < steps - np.count_nonzero(local):
         count = f"{steps - reduced:,} of {steps:,} steps"
         text = f"the reduction of gradients was not recorded by all ranks in {count}"
         yield Gap(kind="reductions", text=text)

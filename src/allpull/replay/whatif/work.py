@@ -219,6 +219,15 @@ def scaled(
     return replace(window, work=work, reductions=lane)
 
 
+def evenly(window: Window, phase: str) -> Window:
+    """The work of all ranks in ``phase`` is shared out evenly among them."""
+    if phase not in window.work:
+        return window
+    seconds = window.work[phase]
+    even_s = np.broadcast_to(seconds.mean(axis=1, keepdims=True), seconds.shape)
+    return replace(window, work={**window.work, phase: even_s})
+
+
 def evaluation_spread(window: Window, part: Callable[[Window], dict[str, Floats]] = sequential) -> Window:
     """Evaluation is shared out evenly among all ranks: that on some of them, or with ``useful`` that by all of them."""
     part_s = part(window).get("evaluation")
