@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from allpull.observe.hooks.inference.batch_size import content_of
+from allpull.observe.hooks.inference.batch_size import Contents, content_of
 
 
 class Tensor:
@@ -79,3 +79,30 @@ def test_samples_of_batches_of_their_own_class(batch: Any, samples: int | None) 
 )
 def test_the_largest_tensor_of_a_batch_has_its_elements(batch: Any, content: tuple[int | None, int | None]) -> None:
     assert content_of(batch) == content
+
+
+@pytest.mark.parametrize(
+    ("most", "batch", "samples"),
+    [
+        (8, (Tensor(31, 8), Tensor(8)), 8),  # pad_sequence and labels
+        (8, (Tensor(31, 5, 40), Tensor(5)), 5),  # the last batch of a pass
+        (8, (Tensor(3, 8), Tensor(8, 2)), 8),
+        (8, (Tensor(31, 8), Tensor(31, 8)), 8),  # the next tokens are the targets
+        (8, (Tensor(8, 8), Tensor(8)), 8),
+        (64, (Tensor(33, 64), Tensor(33)), 33),  # as many features as samples of a whole batch
+        (64, (Tensor(33, 10), Tensor(33, 10)), 33),
+        (1, (Tensor(32, 10), Tensor(32)), 32),  # data sets that make batches themselves
+        (1, (Tensor(32, 10), Tensor(10)), 32),
+        (8, (Tensor(16, 3, 32, 32), Tensor(8)), 16),  # two views of each sample
+        (8, (Tensor(31, 8),), 31),
+        (8, {"x": Tensor(31, 8), "y": Tensor(8)}, 31),
+        (None, (Tensor(31, 8), Tensor(8)), 31),
+    ],
+)
+def test_sequences_whose_first_dimension_is_time_are_counted_where_a_loader_says_how_many(
+    most: int | None, batch: Any, samples: int
+) -> None:
+    iterator = SimpleNamespace(_allpull_most=most)
+    contents = Contents()
+    for _ in range(2):  # then as the batch before
+        assert contents.of(batch, iterator)[0] == samples

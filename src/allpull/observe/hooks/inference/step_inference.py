@@ -27,7 +27,7 @@ from ...recording.step_line import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZ
 from ..safety import safely
 from ..session import Session
 from .array_batches import ArrayBatches
-from .batch_size import Batches, content_of
+from .batch_size import Batches, content_from, content_of
 from .checkpoints import Checkpoints
 from .deferred import Deferred
 from .evaluation import Evaluation, is_evaluating
@@ -135,8 +135,8 @@ class StepInference(Phases):
         self.batches.turn_to(iterator)
         return NOT_SEEN if self._recording is None else self._recording.enter(INPUT)
 
-    def fetched(self, depth: int, batch: Any) -> None:
-        """The fetch that began at ``depth`` returned ``batch``."""
+    def fetched(self, depth: int, batch: Any, iterator: Any = None) -> None:
+        """The fetch that began at ``depth`` returned ``batch``, from a loader's ``iterator``."""
         try:
             recorder = self.recorder
             if depth >= 0 and recorder is not None:
@@ -145,7 +145,7 @@ class StepInference(Phases):
                     return  # a loader inside a loader
             elif depth == ELSEWHERE:
                 return
-            self.batches.now.waiting.append(content_of(batch))
+            self.batches.now.waiting.append(content_from(batch, iterator))
         except Exception as error:  # noqa: BLE001
             self._lose("loaders", error)
 

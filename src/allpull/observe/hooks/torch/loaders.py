@@ -7,7 +7,7 @@ forever and so has no length: a pass of theirs is as long as they say.
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Optional
 
 from ..inference.step_inference import StepInference
 from .loader_workers import LoaderWorkers
@@ -27,6 +27,7 @@ def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
         construct(self, *args, **kwargs)
         workers.starts(loader, self)
         self._allpull_length = _length_of_repeated(loader)
+        self._allpull_most = _batch_size(loader)
         inference.pass_begun(id(self))  # fastai's loader makes iterators itself
 
     @functools.wraps(iterate)
@@ -39,10 +40,19 @@ def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
         inference.pass_begun(id(iterator))
         return iterator
 
-    base._allpull_length = 0
+    base._allpull_length, base._allpull_most = 0, None
     base.__init__ = observed_construct
     base.__next__ = functools.wraps(take)(fetching(inference.deferred, take, inference.pass_repeats))
     dataloader.DataLoader.__iter__ = observed_iterate  # type: ignore[method-assign]  # wrapping is the point
+
+
+def _batch_size(loader: Any) -> Optional[int]:
+    """How many samples a batch of ``loader`` has at most; None: it is not known."""
+    try:
+        size = loader.batch_size
+    except Exception:  # noqa: BLE001  a class of the program's own
+        return None
+    return size if type(size) is int else None
 
 
 def _length_of_repeated(loader: Any) -> int:

@@ -43,12 +43,12 @@ def fetching(calls: Deferred, take: Callable[[Any], Any], repeats: Callable[[int
         if length and iterator._num_yielded > length and iterator._num_yielded % length == 1 % length:
             repeats(id(iterator))
         if depth or calls.open != INPUT:
-            calls.followed().fetched(depth, batch)
+            calls.followed().fetched(depth, batch, iterator)
             return batch
         clock_ns, note = calls.clock_ns, calls.note
         now = calls.live[ENDED_NS] = clock_ns()
         calls.open = NOTHING
-        note((INPUT, calls.turned_ns, now, content(batch)))
+        note((INPUT, calls.turned_ns, now, content(batch, iterator)))
         if len(calls.notes) >= MOST_NOTES:
             calls.repeat()
         return batch
