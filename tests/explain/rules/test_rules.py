@@ -477,6 +477,20 @@ def test_work_for_all_is_priced_at_most_as_shared_out_or_gone(phase: str, call: 
     assert not finding.gain.is_at_most
 
 
+@pytest.mark.parametrize(("more", "named"), [(1.3, True), (1.02, False)])
+def test_a_slow_rank_with_larger_samples_is_told_so(more: float, named: bool) -> None:
+    """As many samples on all ranks, those of rank 2 always longer: nothing varies that would show what they cost."""
+    slow = {"forward": late(4, STEPS, rank=2, by_s=0.01) + 0.02, "backward": 0.04}
+    elements = np.full((STEPS, 4), 4096.0) * np.where(np.arange(4) == 2, more, 1.0)
+    made = replace(window(4, STEPS, **slow), elements=elements)
+    (finding,) = found(made, Machine(hosts=hosts_of(4))).findings
+    assert (finding.rule, finding.ranks) == ("slow-rank", [2])
+    assert finding.gain is not None
+    assert ("samples are larger" in finding.remedy) == finding.gain.is_at_most == named
+    doubled = replace(made, samples=np.where(np.arange(4) == 2, more, 1.0) * made.samples)  # more of equal size
+    assert not any("samples are larger" in one.remedy for one in found(doubled, Machine(hosts=hosts_of(4))).findings)
+
+
 def test_transfers_that_block_nobody_are_no_part_of_those_that_do() -> None:
     """What takes a broadcast 30 ms has taken it when the others come, who are 50 ms late: they wait for nothing."""
     sent = Call(use="broadcast in optimizer", root=0, at="end", transfer_s=0.03)

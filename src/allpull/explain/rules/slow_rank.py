@@ -39,7 +39,7 @@ What to do
 When it is wrong
     Where the data of one rank are harder, such as longer sentences or larger images, the rank is slow because of its
     share of the work, not because of its host: move ranks to other hosts, and see whether the lateness stays with the
-    rank.
+    rank. Where its samples are known to be larger, the finding says so, and its price is an upper bound.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from allpull.explain.candidate import Candidate, Removal, as_recorded, count, se
 from allpull.explain.evidence.cpu_waiting import COMPUTING, is_work, per_step, shortened, slept_s
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
+from allpull.explain.evidence.lateness import BY_SAMPLE, sample_shares
 from allpull.explain.evidence.outliers import by_phase
 from allpull.explain.remedy import Action, joined, program, sentence, shell
 from allpull.explain.remedy_text import WHERE, clocks, leave_out, quoted
@@ -71,6 +72,11 @@ OF_RANK_0 = ("optimizer", "host", BETWEEN)
 """Phases in which programs do what only rank 0 does."""
 
 
+LARGER = 1.05  # times the elements of the others' samples: less than that, they vary by chance
+SIZES = "sizes of batches"
+LIKE_LENGTHS = sentence(
+    "its samples are larger than the others' (longer texts, larger images): give all ranks as much of each size"
+)
 HANDED_ON = {"optimizer": ("broadcast in optimizer",), BETWEEN: ("scatter", "scatter_object_list")}
 """Phase → the calls by which a rank hands on to the others what it computes there."""
 HANDS_ON = {
@@ -165,8 +171,11 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     hands_on = not set(HANDED_ON.get(where, ())).isdisjoint(facts.window.uses)
     without = _without(group, facts)
     remedy = _remedy_one(ranks[0], facts, where, slept_s=slept) if is_one else _remedy_many(ranks, facts)
+    larger = _size_of_samples(ranks, facts) if where in BY_SAMPLE else 1.0
     if hands_on:
         remedy = SHARE_OUT[where]
+    if larger >= LARGER:
+        remedy = joined("; if its time does not go with that: ", LIKE_LENGTHS, remedy)
     if hands_on and where != BETWEEN:  # somebody has to do it, while data may be made ahead
         without = partial(_shared_out, phase=where, removal=without)
     return Candidate(
@@ -184,12 +193,27 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
                 if value > (facts.floor_s or 0.0)
             ),
             *waiting_evidence(ranks, facts),
+            *(
+                (share(f"size of a sample of {which} beside one of the others", larger, SIZES),)
+                if larger >= LARGER
+                else ()
+            ),
         ),
         without=without,
-        bounds=(as_recorded, without) if hands_on else None,
+        bounds=(as_recorded, without) if hands_on or larger >= LARGER else None,
         ranks=group.ranks,
         least_share=facts.slow_share,
     )
+
+
+def _size_of_samples(ranks: list[int], facts: Facts) -> float:
+    """The elements of a sample of ``ranks``, divided by those of the median other rank, the least; 1: not known."""
+    window = facts.window
+    others = np.setdiff1d(np.arange(window.ranks), ranks)
+    if window.elements is None or not others.size or not np.isfinite(window.elements).any(axis=0).all():
+        return 1.0
+    each = np.nanmean(window.elements, axis=0) / sample_shares(window)
+    return float(each[ranks].min() / np.median(each[others]))
 
 
 def _shared_out(window: Window, phase: str, removal: Removal) -> Window:
