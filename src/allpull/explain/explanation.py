@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from allpull.explain.evidence.start import start_of
 from allpull.explain.evidence.step_counts import reducing_steps
 from allpull.explain.evidence.transports import transports_of
 from allpull.explain.findings import Findings, advice, findings
+from allpull.explain.pricing.price import INDICATIVE
 from allpull.explain.rules import no_exchange
 from allpull.replay.blame import Blame, blame
 from allpull.replay.pop import against_reference, pop
@@ -41,7 +42,6 @@ from allpull.schema.gap import texts
 from allpull.schema.pop import PopEfficiencies
 from allpull.units import percent, show_time
 
-INDICATIVE = 0.05  # of the measured time: with a larger error the replay is not this run
 BUSY = 0.8  # POP: acceptable; a run that computes less is not healthy, even without a finding
 SCALES = 0.9  # of the speed on fewer ranks: a run that computes more slowly is not healthy, whatever the reason
 LARGE = 1.1  # speed-up: a factor of the tree that loses as much is mentioned, whatever is found
@@ -94,6 +94,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         reducing_steps=reducing_steps(aligned),
     )
     grown = tree(facts.window, against)
+    facts = replace(facts, simulation_error=grown.simulation_error or 0.0)
     answers = findings(facts)
     result = ExplainResult(
         schema=tag("explain"),
@@ -259,7 +260,7 @@ def _about(facts: Facts, grown: TreeResult, hooks: Sequence[CommHook]) -> list[s
     if grown.simulation_error is not None and grown.simulation_error > INDICATIVE:
         notes.append(
             "a replay with the transfers of other steps misses the measured time by "
-            f"{percent(grown.simulation_error, 1)}: all of this is indicative"
+            f"{percent(grown.simulation_error, 1)}: all of this is indicative, and each price as uncertain as that"
         )
     if facts.late.is_correlated:
         notes.append(

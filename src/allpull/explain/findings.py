@@ -308,7 +308,7 @@ def _finding(one: Candidate, priced: Price, facts: Facts, others: Sequence[Candi
         evidence.append(seconds("gain per step if only this is fixed", max(priced.alone_s, 0.0), source))
     if priced.since is not None and priced.since_s is not None:
         first, last = facts.window.steps[[priced.since, -1]].tolist()
-        what = f"cost per step since step {first:,}, when it began; the gain is of {facts.span}, with those before"
+        what = f"cost per step from step {first:,} on, less than half of it before; the gain is of {facts.span}"
         evidence.append(seconds(what, priced.since_s, f"steps {first:,} to {last:,}"))
     if one.bounds is None and priced.gain.is_at_most:
         title = f"{title}: this costs at most {show_time(priced.loss_s)} per step"

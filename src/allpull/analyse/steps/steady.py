@@ -19,6 +19,9 @@ FIRST_BATCH = "first_batch"
 NOT_ON_ALL_RANKS = "not_on_all_ranks"
 """Reason of a step that some rank did not record: it was killed, thinned its records, or left none."""
 
+LAST_OF_SOME = "last_of_some_ranks"
+"""Reason of the last step of a rank that has fewer than others: it may have waited there until these ended (`Join`)."""
+
 RAGGED = "ragged"
 """Reason of a step whose batch was cut short: it has fewer samples than the step before it, and than that after it.
 
@@ -34,7 +37,8 @@ class SteadySteps:
     """Every step of a job, and whether rates rest on it.
 
     ``steps`` int64, shape (steps,), ascending; ``used`` bool, the same shape; ``left_out`` counts the others, each
-    under its first reason: a tag, in the order of the schema, ``not_on_all_ranks`` or ``ragged``.
+    under its first reason: a tag, in the order of the schema, ``not_on_all_ranks``, ``last_of_some_ranks`` or
+    ``ragged``.
     """
 
     steps: NDArray[np.int64]
@@ -61,15 +65,22 @@ def steady_steps(records: pl.DataFrame, ranks: int) -> SteadySteps:
         .sort("step")
         .collect()
     )
-    by_step = by_step.with_columns(pl.Series(f"tag_{RAGGED}", _ragged(by_step)))
+    ends = pl.col("step").is_in(early_ends(records))
+    by_step = by_step.with_columns(pl.Series(f"tag_{RAGGED}", _ragged(by_step)), ends.alias(f"tag_{LAST_OF_SOME}"))
     left_out: dict[str, int] = {}
     used = np.ones(by_step.height, dtype=np.bool_)
-    for reason in (*tags, NOT_ON_ALL_RANKS, RAGGED):
+    for reason in (*tags, NOT_ON_ALL_RANKS, LAST_OF_SOME, RAGGED):
         hit = by_step[f"tag_{reason}"].to_numpy() & used
         used &= ~hit
         if hit.any():
             left_out[reason] = int(hit.sum())
     return SteadySteps(steps=by_step["step"].to_numpy(), used=used, left_out=left_out)
+
+
+def early_ends(records: pl.DataFrame) -> list[int]:
+    """The last steps of the ranks that recorded fewer than others, ascending; ``records`` by rank, then step."""
+    last = records["step"].to_numpy()[np.flatnonzero(np.diff(records["rank"].to_numpy(), append=-1))]
+    return sorted({int(step) for step in last if step < last.max()})
 
 
 def _ragged(by_step: pl.DataFrame) -> NDArray[np.bool_]:

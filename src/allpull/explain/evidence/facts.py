@@ -63,7 +63,8 @@ class Facts:
     ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers. ``transports``: of NCCL, by its log.
     ``start``: how the run was started, which decides how a remedy is worded. ``loading``: loaders that are, or may be,
     at their limit; ``window`` has their deliveries where they are. ``reducing_steps`` (ranks,): how many steps
-    each rank made from its first reduction of gradients to its last; None: not known.
+    each rank made from its first reduction of gradients to its last; None: not known. ``simulation_error``: by which
+    fraction of the measured time a replay with transfers of other steps misses it.
     """
 
     window: Window
@@ -85,6 +86,7 @@ class Facts:
     start: Start = field(default_factory=Start)
     loading: Loading | None = None
     reducing_steps: NDArray[np.int64] | None = None
+    simulation_error: float = 0.0
 
     @property
     def workers(self) -> int | None:

@@ -18,6 +18,7 @@ from allpull.replay.spread import resample
 from allpull.replay.window import Bools, Window
 from allpull.schema.results import Interval
 
+INDICATIVE = 0.05  # of the measured time: with a larger error the replay is not this run
 LEAST_LEFT = 0.01  # of a step: clocks that are wrong by more tell nothing
 CERTAIN = 0.9  # of a loss: a price of which that much is certain is an estimate, not an upper bound
 NOT_YET = 0.5  # of a loss: what was there before is another loss, or none
@@ -61,12 +62,14 @@ def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = Non
 def bounded(candidate: Candidate, unbounded: Price, facts: Facts, base: Window) -> Price:
     """``unbounded`` with a gain from the certain removal to the largest possible one, where ``candidate`` has both.
 
-    The interval includes the error of clocks. ``base`` is the window that ``unbounded`` was priced in.
+    The interval includes the errors of clocks and, where it is large, of the replay. ``base`` is the window that
+    ``unbounded`` was priced in.
     """
     bounds = candidate.bounds or _bounds_behind_lane(candidate, unbounded, facts, base)
     priced = unbounded if bounds is None else _between(candidate, unbounded, bounds, facts, base)
     priced = _with_pacing(candidate, _with_deliveries(candidate, priced, facts, base), facts)
-    return _with_clock_error(priced, facts) if _compares(candidate, base) else priced
+    priced = _with_clock_error(priced, facts) if _compares(candidate, base) else priced
+    return _with_replay_error(priced, facts.simulation_error)
 
 
 def _between(candidate: Candidate, priced: Price, bounds: tuple[Removal, Removal], facts: Facts, base: Window) -> Price:
@@ -102,6 +105,20 @@ def _with_clock_error(priced: Price, facts: Facts) -> Price:
         )
     low = None if gain.low is None else _moved(gain.low, error)
     high = None if gain.high is None else _moved(gain.high, -error)
+    return replace(priced, gain=Interval(value=gain.value, low=low, high=high))
+
+
+def _with_replay_error(priced: Price, error: float) -> Price:
+    """``priced`` with a loss that is uncertain by ``error``, a fraction of it; an upper bound stays as it is.
+
+    A replay that misses the measured time as a whole cannot be trusted with a part of it. Small errors are left out:
+    they come from transfers that vary, as which the interval shows them.
+    """
+    gain = priced.gain
+    if error <= INDICATIVE or gain.is_at_most or gain.low is None or gain.high is None:
+        return priced
+    least, most = (1 - 1 / gain.low) * max(1 - error, 0.0), (1 - 1 / gain.high) * (1 + error)
+    low, high = 1 / (1 - least), 1 / max(1 - most, LEAST_LEFT)
     return replace(priced, gain=Interval(value=gain.value, low=low, high=high))
 
 

@@ -18,6 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.steps.steady import early_ends
 from allpull.replay.recording.periods import ROLLOUT, whole_periods
 from allpull.replay.window import Bools
 from allpull.rundir.read.events import EventLog
@@ -114,10 +115,12 @@ def shorten(steps: ChosenSteps, *, ranks: int, events: int, buckets: int) -> Cho
 def _table(records: pl.DataFrame, reductions: pl.DataFrame, ranks: int) -> pl.DataFrame:
     """One row per step: step, epoch, whole, wall (ns, of the slowest rank), too_soon (ns), and tags of any rank.
 
+    ``whole``: all ranks recorded it, and it is not the last of some of them only.
+
     ``too_soon``: how long before the last rank had its own gradients the first had the reduced ones, below 0 if it had
     not, in the worst reduction of the step; null where none is known.
     """
-    tags = ("warmup", "resumed", "traced", *ODD)
+    tags, ends = ("warmup", "resumed", "traced", *ODD), early_ends(records)
     of_each = reductions.group_by("step", "reduction").agg(
         (pl.col("arrival_ns").max() - pl.col("done_ns").min()).alias("too_soon"),
         (pl.col("networks").n_unique() == 1).alias("alike"),
@@ -128,7 +131,7 @@ def _table(records: pl.DataFrame, reductions: pl.DataFrame, ranks: int) -> pl.Da
         .group_by("step")
         .agg(
             pl.col("epoch").max(),
-            (pl.len() == ranks).alias("whole"),
+            ((pl.len() == ranks) & ~pl.col("step").first().is_in(ends)).alias("whole"),
             (pl.col("end_ns") - pl.col("begin_ns")).max().alias("wall"),
             *(pl.col(f"tag_{tag}").any().alias(tag) for tag in tags),
         )

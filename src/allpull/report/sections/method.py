@@ -21,6 +21,7 @@ REASONS = {
     "checkpoint": "contain a checkpoint",
     "resumed": "first after resuming",
     "not_on_all_ranks": "not recorded by every rank",
+    "last_of_some_ranks": "the last of a rank that has fewer than others",
     "ragged": "short last batch of an epoch",
 }
 DEFINITIONS = {
