@@ -10,10 +10,9 @@ import pytest
 
 @pytest.mark.ranks
 @pytest.mark.slow
-def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, tmp_path):
-    done = run_cli("demo", "--no-open", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    shown = run_cli("show", "runs", "--json", cwd=tmp_path)
+def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, demo):
+    assert demo.code == 0, demo.err
+    shown = run_cli("show", "runs", "--json", cwd=demo.folder)
     result = json.loads(shown.stdout)
     assert next(iter(result)) == "schema"
     assert [run["ranks"] for run in result["runs"]] == [1, 2]
@@ -30,12 +29,12 @@ def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, tmp_path):
     assert two["phases"]["transfer"] > 0
     assert two["speedup"] == pytest.approx(two["throughput"]["value"] / one["throughput"]["value"])
     assert two["efficiency"] == pytest.approx(two["speedup"] / 2)
-    assert "samples/s" in done.stdout
-    assert re.search("• 2 ranks (train|are slower|show no speed-up)", done.stdout), done.stdout  # CPUs may be shared
-    assert "cannot show what a network or a GPU would do" in " ".join(done.stdout.split())
-    page = tmp_path / "runs/report.html"
+    assert "samples/s" in demo.out
+    assert re.search("• 2 ranks (train|are slower|show no speed-up)", demo.out), demo.out  # CPUs may be shared
+    assert "cannot show what a network or a GPU would do" in " ".join(demo.out.split())
+    page = demo.folder / "runs/report.html"
     assert page.stat().st_size > 100_000
-    assert str(page) in done.stdout
+    assert str(page) in demo.out
 
 
 @pytest.mark.slow
