@@ -40,7 +40,7 @@ def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, demo):
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_counters_and_hosts_are_recorded(train_digits):
-    done = train_digits(2, "train.epochs=4", "observe.counter_interval_s=0.2")
+    done = train_digits(2, "train.epochs=2", "observe.counter_interval_s=0.2")
     assert done.code == 0, done.err
     (counters,) = (done.directory / "counters").iterdir()
     samples = [json.loads(line) for line in counters.read_text().splitlines()[1:]]
