@@ -114,25 +114,27 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callab
 
 @dataclass(frozen=True, kw_only=True)
 class Demo:
-    """A finished `allpull demo`, the newcomer's first command; ``folder`` is where it was typed."""
+    """An `allpull demo` that ended well, the newcomer's first command; ``folder`` is where it was typed."""
 
-    code: int
     out: str
     err: str
     folder: Path
 
 
 @pytest.fixture(scope="session")
-def demo(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Demo:
-    """The demo, done once for all that look at it."""
+def demo(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Callable[..., Demo]:
+    """A function that gives the demo, done once for all that look at it; another ``attempt`` does it again."""
 
     def fill(folder: Path) -> None:
         done = allpull("demo", "--no-open", cwd=folder, COLUMNS="80")
-        printed = {"code": done.returncode, "out": done.stdout, "err": done.stderr}
-        (folder / "printed.json").write_text(json.dumps(printed), "utf-8")
+        assert done.returncode == 0, done.stderr
+        (folder / "printed.json").write_text(json.dumps({"out": done.stdout, "err": done.stderr}), "utf-8")
 
-    folder = made_once("demo", fill)
-    return Demo(folder=folder, **json.loads((folder / "printed.json").read_text("utf-8")))
+    def finished(attempt: int = 0) -> Demo:
+        folder = made_once(f"demo-{attempt}", fill)
+        return Demo(folder=folder, **json.loads((folder / "printed.json").read_text("utf-8")))
+
+    return finished
 
 
 @pytest.fixture(scope="session")

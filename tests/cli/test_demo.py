@@ -10,9 +10,9 @@ import pytest
 
 @pytest.mark.ranks
 @pytest.mark.slow
-def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, demo):
-    assert demo.code == 0, demo.err
-    shown = run_cli("show", "runs", "--json", cwd=demo.folder)
+def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, demo, request):
+    done = demo(attempt=getattr(request.node, "execution_count", 1) - 1)  # where a failed test is run again
+    shown = run_cli("show", "runs", "--json", cwd=done.folder)
     result = json.loads(shown.stdout)
     assert next(iter(result)) == "schema"
     assert [run["ranks"] for run in result["runs"]] == [1, 2]
@@ -29,12 +29,12 @@ def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, demo):
     assert two["phases"]["transfer"] > 0
     assert two["speedup"] == pytest.approx(two["throughput"]["value"] / one["throughput"]["value"])
     assert two["efficiency"] == pytest.approx(two["speedup"] / 2)
-    assert "samples/s" in demo.out
-    assert re.search("• 2 ranks (train|are slower|show no speed-up)", demo.out), demo.out  # CPUs may be shared
-    assert "cannot show what a network or a GPU would do" in " ".join(demo.out.split())
-    page = demo.folder / "runs/report.html"
+    assert "samples/s" in done.out
+    assert re.search("• 2 ranks (train|are slower|show no speed-up)", done.out), done.out  # CPUs may be shared
+    assert "cannot show what a network or a GPU would do" in " ".join(done.out.split())
+    page = done.folder / "runs/report.html"
     assert page.stat().st_size > 100_000
-    assert str(page) in demo.out
+    assert str(page) in done.out
 
 
 @pytest.mark.slow
