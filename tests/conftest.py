@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
 import json
 import os
@@ -88,6 +89,52 @@ def allpull(*arguments: str, cwd: Path | None = None, **environment: str) -> sub
 def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
     """The command line."""
     return allpull
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
+    """A function that fills a folder for all workers: ``made_once(name, fill)``; the first fills it, others wait."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:  # each worker has a folder below that of all
+        base = base.parent
+
+    def made(name: str, fill: Callable[[Path], object]) -> Path:
+        folder, is_filled = base / f"once-{name}", base / f"once-{name}.filled"
+        with (base / f"once-{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not is_filled.exists():
+                shutil.rmtree(folder, ignore_errors=True)  # of an attempt that failed
+                folder.mkdir()
+                fill(folder)
+                is_filled.touch()
+        return folder
+
+    return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demo:
+    """An `allpull demo` that ended well, the newcomer's first command; ``folder`` is where it was typed."""
+
+    out: str
+    err: str
+    folder: Path
+
+
+@pytest.fixture(scope="session")
+def demo(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Callable[..., Demo]:
+    """A function that gives the demo, done once for all that look at it; another ``attempt`` does it again."""
+
+    def fill(folder: Path) -> None:
+        done = allpull("demo", "--no-open", cwd=folder, COLUMNS="80")
+        assert done.returncode == 0, done.stderr
+        (folder / "printed.json").write_text(json.dumps({"out": done.stdout, "err": done.stderr}), "utf-8")
+
+    def finished(attempt: int = 0) -> Demo:
+        folder = made_once(f"demo-{attempt}", fill)
+        return Demo(folder=folder, **json.loads((folder / "printed.json").read_text("utf-8")))
+
+    return finished
 
 
 @pytest.fixture(scope="session")

@@ -37,13 +37,13 @@ def test_an_unknown_option_is_named_with_the_nearest(run_cli, tmp_path):
     refused(run_cli("trian", cwd=tmp_path), "trian")
 
 
-def test_no_recipe_at_all(run_cli, tmp_path):
-    refused(run_cli("train", cwd=tmp_path), "no recipe was given", "digits")
+def test_no_recipe_at_all(run_here, tmp_path):
+    refused(run_here("train", cwd=tmp_path), "no recipe was given", "digits")
 
 
-def test_all_faults_of_a_file_and_of_the_options_are_reported_at_once(run_cli, tmp_path):
+def test_all_faults_of_a_file_and_of_the_options_are_reported_at_once(run_here, tmp_path):
     (tmp_path / "mine.toml").write_text('nam = "x"\n[train]\nepochs = 0\nlr = "fast"\n[data]\nnmae = "digits"\n')
-    done = run_cli("train", "mine.toml", "--set", "model.widht=3", "--set", "launch.ranks=-1", cwd=tmp_path)
+    done = run_here("train", "mine.toml", "--set", "model.widht=3", "--set", "launch.ranks=-1", cwd=tmp_path)
     refused(done, "nam", "name", "train.epochs", "train.lr", "data.nmae", "model.widht", "width", "launch.ranks")
 
 
@@ -58,19 +58,19 @@ def test_all_faults_of_a_file_and_of_the_options_are_reported_at_once(run_cli, t
         (("--set", "model.head=flatten", "-n", "2"), "model.name = resnet8 has no such option"),
     ],
 )
-def test_wrong_options_are_refused_before_anything_starts(run_cli, tmp_path, option, expected):
-    refused(run_cli("train", "digits", *option, cwd=tmp_path), expected)
+def test_wrong_options_are_refused_before_anything_starts(run_here, tmp_path, option, expected):
+    refused(run_here("train", "digits", *option, cwd=tmp_path), expected)
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_a_rank_would_miss_is_missed_before_any_starts(run_cli, tmp_path):
-    done = run_cli("train", "digits", "--set", "model.name=resnt8", cwd=tmp_path)
+def test_what_a_rank_would_miss_is_missed_before_any_starts(run_here, tmp_path):
+    done = run_here("train", "digits", "--set", "model.name=resnt8", cwd=tmp_path)
     refused(done, "allpull: no model 'resnt8'; did you mean 'resnet8'?")
-    done = run_cli("train", "fashion-mnist", "--set", f"data.path={tmp_path}/none", cwd=tmp_path)
+    done = run_here("train", "fashion-mnist", "--set", f"data.path={tmp_path}/none", cwd=tmp_path)
     refused(done, "no Fashion-MNIST at", "hint: apt install dataset-fashion-mnist")
-    done = run_cli("train", "digits", "--resume", "nowhere", cwd=tmp_path)
+    done = run_here("train", "digits", "--resume", "nowhere", cwd=tmp_path)
     refused(done, "nowhere: no such file or directory")
-    done = run_cli("train", "digits", "--set", "model.weights=nowhere.pt", cwd=tmp_path)
+    done = run_here("train", "digits", "--set", "model.weights=nowhere.pt", cwd=tmp_path)
     refused(done, "allpull: model.weights: no file nowhere.pt", "hint: give a state_dict")
     assert list(tmp_path.iterdir()) == []
 
@@ -93,14 +93,14 @@ def test_markup_in_a_name_does_nothing_to_the_progress_bar():
 
 
 @pytest.mark.parametrize("ranks", ["", "0", "1,1", "1,x", "-1", "1;2", "²"])
-def test_rank_counts_that_are_none(run_cli, tmp_path, ranks):
-    refused(run_cli("demo", "--ranks", ranks, cwd=tmp_path), "is not a list of rank counts")
+def test_rank_counts_that_are_none(run_here, tmp_path, ranks):
+    refused(run_here("demo", "--ranks", ranks, cwd=tmp_path), "is not a list of rank counts")
 
 
 @pytest.mark.parametrize("verb", ["show", "report"])
-def test_a_run_directory_that_is_none(run_cli, tmp_path, verb):
-    refused(run_cli(verb, str(tmp_path / "nowhere")), "nowhere")
-    refused(run_cli(verb, str(tmp_path)), str(tmp_path))
+def test_a_run_directory_that_is_none(run_here, tmp_path, verb):
+    refused(run_here(verb, str(tmp_path / "nowhere")), "nowhere")
+    refused(run_here(verb, str(tmp_path)), str(tmp_path))
 
 
 @pytest.fixture
@@ -116,60 +116,60 @@ def edit(path: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-def test_a_newer_schema_says_upgrade(run_cli, stored_run):
+def test_a_newer_schema_says_upgrade(run_here, stored_run):
     edit(stored_run / "run.json", schema="allpull.run/2.0")
-    refused(run_cli("show", str(stored_run)), "newer allpull", "upgrade")
+    refused(run_here("show", str(stored_run)), "newer allpull", "upgrade")
 
 
-def test_a_newer_minor_schema_with_unknown_fields_reads(run_cli, stored_run):
+def test_a_newer_minor_schema_with_unknown_fields_reads(run_here, stored_run):
     edit(stored_run / "run.json", schema="allpull.run/1.7", later="x")
-    assert run_cli("show", str(stored_run)).returncode == 0
+    assert run_here("show", str(stored_run)).returncode == 0
 
 
-def test_a_half_written_run_says_what_is_missing(run_cli, stored_run):
+def test_a_half_written_run_says_what_is_missing(run_here, stored_run):
     (stored_run / "run.json").write_text('{"schema": "allpull.run/1.0", "id"')
-    refused(run_cli("show", str(stored_run)), "run.json")
+    refused(run_here("show", str(stored_run)), "run.json")
     (stored_run / "run.json").unlink()
-    refused(run_cli("show", str(stored_run)), "run.json")
+    refused(run_here("show", str(stored_run)), "run.json")
 
 
-def test_a_corrupted_line_is_named_and_can_be_skipped(run_cli, stored_run):
+def test_a_corrupted_line_is_named_and_can_be_skipped(run_here, stored_run):
     path = stored_run / "steps/rank-00001.jsonl"
     lines = path.read_text().splitlines()
     lines[3] = lines[3][:40] + "\x00\xff"
     path.write_text("\n".join(lines) + "\n")
-    refused(run_cli("show", str(stored_run)), "rank-00001.jsonl", "4", "--skip-damaged")
-    done = run_cli("show", str(stored_run), "--skip-damaged", "--json")
+    refused(run_here("show", str(stored_run)), "rank-00001.jsonl", "4", "--skip-damaged")
+    done = run_here("show", str(stored_run), "--skip-damaged", "--json")
     assert done.returncode == 0
     assert any("rank-00001" in gap or "rank 1" in gap for gap in json.loads(done.stdout)["runs"][0]["gaps"])
 
 
-def test_a_null_metric_is_not_measured_and_never_0(run_cli, stored_run):
+def test_a_null_metric_is_not_measured_and_never_0(run_here, stored_run):
     path = stored_run / "events/rank-00000.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
         if line.get("name") == "test_top1":
             line["value"] = None
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = run_cli("show", str(stored_run), "--json")
+    done = run_here("show", str(stored_run), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["runs"][0]["accuracy"] is None
 
 
-def test_a_null_where_a_number_must_be_is_named(run_cli, stored_run):
+def test_a_null_where_a_number_must_be_is_named(run_here, stored_run):
     path = stored_run / "steps/rank-00000.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     lines[2]["end_ns"] = None
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    refused(run_cli("show", str(stored_run)), "rank-00000.jsonl", "end_ns")
+    refused(run_here("show", str(stored_run)), "rank-00000.jsonl", "end_ns")
 
 
-def test_a_record_file_past_its_budget_is_refused(run_cli, stored_run):
+def test_a_record_file_past_its_budget_is_refused(run_here, stored_run):
     path = stored_run / "steps/rank-00000.jsonl"
     header, *rest = path.read_text().splitlines()
     small = json.dumps({**json.loads(header), "budget": 100})
     path.write_text("\n".join([small, *rest]) + "\n")
-    refused(run_cli("show", str(stored_run)), "rank-00000.jsonl", "budget")
+    refused(run_here("show", str(stored_run)), "rank-00000.jsonl", "budget")
 
 
 def test_hostile_names_act_on_neither_terminal_nor_page(run_cli, stored_run, tmp_path):

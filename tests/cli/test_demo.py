@@ -10,10 +10,9 @@ import pytest
 
 @pytest.mark.ranks
 @pytest.mark.slow
-def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, tmp_path):
-    done = run_cli("demo", "--no-open", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    shown = run_cli("show", "runs", "--json", cwd=tmp_path)
+def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, demo, request):
+    done = demo(attempt=getattr(request.node, "execution_count", 1) - 1)  # where a failed test is run again
+    shown = run_cli("show", "runs", "--json", cwd=done.folder)
     result = json.loads(shown.stdout)
     assert next(iter(result)) == "schema"
     assert [run["ranks"] for run in result["runs"]] == [1, 2]
@@ -30,18 +29,18 @@ def test_demo_trains_on_one_and_two_ranks_and_explains(run_cli, tmp_path):
     assert two["phases"]["transfer"] > 0
     assert two["speedup"] == pytest.approx(two["throughput"]["value"] / one["throughput"]["value"])
     assert two["efficiency"] == pytest.approx(two["speedup"] / 2)
-    assert "samples/s" in done.stdout
-    assert re.search("• 2 ranks (train|are slower|show no speed-up)", done.stdout), done.stdout  # CPUs may be shared
-    assert "cannot show what a network or a GPU would do" in " ".join(done.stdout.split())
-    page = tmp_path / "runs/report.html"
+    assert "samples/s" in done.out
+    assert re.search("• 2 ranks (train|are slower|show no speed-up)", done.out), done.out  # CPUs may be shared
+    assert "cannot show what a network or a GPU would do" in " ".join(done.out.split())
+    page = done.folder / "runs/report.html"
     assert page.stat().st_size > 100_000
-    assert str(page) in done.stdout
+    assert str(page) in done.out
 
 
 @pytest.mark.slow
 @pytest.mark.ranks
 def test_counters_and_hosts_are_recorded(train_digits):
-    done = train_digits(2, "train.epochs=4", "observe.counter_interval_s=0.2")
+    done = train_digits(2, "train.epochs=2", "observe.counter_interval_s=0.2")
     assert done.code == 0, done.err
     (counters,) = (done.directory / "counters").iterdir()
     samples = [json.loads(line) for line in counters.read_text().splitlines()[1:]]

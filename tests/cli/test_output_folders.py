@@ -75,11 +75,12 @@ def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_folder_that_cannot_be_is_one_clear_error(verb: str, workplace: Path, run_cli) -> None:
+def test_a_folder_that_cannot_be_is_one_clear_error(verb: str, workplace: Path, run_cli, run_here) -> None:
     tail = ("--", "true") if verb == "run" else ()
     before = sorted(path.name for path in workplace.iterdir())
     for place, reason in PLACES.items():
-        done = run_cli(*VERBS[verb], place, *tail, cwd=workplace)
+        run = run_cli if place == "file" else run_here
+        done = run(*VERBS[verb], place, *tail, cwd=workplace)
         assert done.returncode == 2, (place, done.stderr)
         error = done.stderr[done.stderr.index("allpull: ") :]
         assert f"cannot write into the folder {place.removesuffix('/run')}: " in error, error

@@ -121,7 +121,7 @@ def test_a_stream_whose_reader_is_gone_keeps_nothing():
     os.close(write)
 
 
-TRAIN = ("train", "digits", "-n", "2", "--set", "train.epochs=2", "--set", "data.limit=200")
+TRAIN = ("train", "digits", "-n", "1", "--set", "train.epochs=2", "--set", "data.limit=200")
 
 
 def trained(out: Path, stderr: int) -> subprocess.Popen[bytes]:

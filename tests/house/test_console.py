@@ -3,6 +3,7 @@
 A page is a session in a folder of its own. A command is left out only where a comment behind it says why, to the reader
 as well: ``# needs Slurm``, ``# takes an hour``. Trainings whose output is not shown are cut to two epochs. Where output
 is shown, numbers, ids, hosts and paths are masked, and what lies between them is looked up in what was printed.
+What several pages type is typed once, and the others go on from its run directories.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,6 +35,7 @@ SHORTER = {
     "allpull train": "--set train.epochs=2",
     "allpull demo": "--set train.epochs=2",
     "allpull lab sgd -n": "--epochs 15",
+    "allpull rehearse": "--steps 10",
 }
 """What a command gets in addition where its output is not shown and it does not set the same itself."""
 QUICK_PROBES = re.compile(r"allpull probe (loader|storage|compute) (?!.*--for )")
@@ -42,7 +45,11 @@ SHORT_PROGRAM = {
     "docs/how-to/observe-any-script.md": re.compile(r"allpull run "),
 }
 """Runs of ``train.py`` of which the page shows nothing, neither at once nor later: two epochs instead of six."""
-PLANNED = {"docs/how-to/train-fast.md": re.compile(r"allpull train (?!.*(name=|checkpoint|--resume))")}
+PLANNED = {
+    "docs/how-to/train-fast.md": re.compile(r"allpull train (?!.*(checkpoint|--resume))"),
+    "docs/how-to/resume.md": re.compile(r"allpull train .*save_on_term"),
+    "docs/how-to/train.md": re.compile(r"allpull train digits -n 2( .*resnet14.*)?$"),
+}
 """Trainings of a page that are only planned: none goes on from them, and `tests/train` runs their options."""
 KEPT_RUNS = {
     "docs/how-to/compare.md": ["before", "after", "old", "new", "baseline", *(f"runs/{letter}" for letter in "abcdef")],
@@ -50,14 +57,20 @@ KEPT_RUNS = {
     "docs/how-to/watch.md": ["runs/20261120T120000Z_train_n8_1a2b3c4d"],
 }
 """Run directories that a page takes for granted: copies of the one that stays in the tests."""
-PRINTED: dict[str, str] = {}
-"""What the demo printed, which several pages show and none goes on from."""
+OWN_SCRIPT = (
+    "allpull run -- torchrun --nproc-per-node 2 train.py",
+    "allpull explain latest",
+    "allpull report latest",
+)
+"""How several pages begin: this is typed once, and each of them goes on from there."""
+TRAINED_ONCE = re.compile(r"allpull train digits -n ([12])( --set train\.epochs=5| --out scaling)$")
+"""A training that several pages need: it is done once, and each of them has its run directory."""
 BEFORE = {
     "docs/how-to/compare.md": ["allpull compare old runs/a runs/b --with new runs/c runs/d --json > identical.json"],
     "docs/how-to/explain.md": [
-        "allpull train digits -n 1 --set name=one --set train.epochs=2",
+        "allpull train digits -n 1 --set train.epochs=5",
         "allpull rename latest one-rank",
-        "allpull train digits -n 2 --set name=two --set train.epochs=2",
+        "allpull train digits -n 2 --set train.epochs=5",
         "allpull rename latest two-ranks",
     ],
     "docs/how-to/probe.md": ["allpull pack photos/train packs/train --shard-size 16KiB"],
@@ -136,11 +149,36 @@ def differences(shown: list[str], printed: str) -> list[str]:
     return missing if len(missing) > (1 - LEAST_SHARE) * len(wanted) else []
 
 
+@dataclass(frozen=True, kw_only=True)
+class TypedOnce:
+    """What several pages type: ``demo`` gives what it printed and where, ``begun`` the same of how pages begin.
+
+    ``trained`` has the run directory of a training, by its number of ranks.
+    """
+
+    demo: Callable[[], tuple[str, Path]]
+    folder: Path
+    begun: dict[tuple[str, ...], tuple[str, Path]] = field(default_factory=dict)
+    trained: dict[str, Path] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def typed_once(demo: Callable[[], Any], tmp_path_factory: pytest.TempPathFactory) -> TypedOnce:
+    """What was typed for earlier pages."""
+
+    def demo_here() -> tuple[str, Path]:
+        done = demo()
+        return f"{done.err}{done.out}".replace(f"{done.folder}/", ""), done.folder
+
+    return TypedOnce(demo=demo_here, folder=tmp_path_factory.mktemp("typed"))
+
+
 class Session:
     """A shell in a folder, for one page."""
 
-    def __init__(self, folder: Path, page: str, text: str) -> None:
+    def __init__(self, folder: Path, page: str, text: str, typed_once: TypedOnce) -> None:
         self.folder, self.page = folder, page
+        self.history, self.typed_once = list[str](), typed_once
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         plain = {"COLUMNS": "90", "NO_COLOR": "1", "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
         self.environment = {**os.environ, **plain, "PATH": path}
@@ -182,18 +220,54 @@ class Session:
 
     def run(self, command: str, *, is_shown: bool = False) -> str:
         """Type one command; all that it prints. It fails where the command does."""
-        if command == "make demo":  # what the Makefile runs, without installing once more
-            command = "allpull demo"
-        if command in PRINTED:
-            return PRINTED[command]
+        self.history.append(command)
+        if command in {"allpull demo", "make demo"}:  # what the Makefile runs, without installing once more
+            return self._continue(self.typed_once.demo())
+        if (begun := tuple(self.history)) == OWN_SCRIPT[: len(begun)]:
+            if begun in self.typed_once.begun:
+                return self._continue(self.typed_once.begun[begun])
+            printed = self.type(command, is_shown=True)
+            kept = self.typed_once.folder / f"{self.folder.name}-{len(begun)}"
+            shutil.copytree(self.folder / "runs", kept / "runs", symlinks=True)
+            self.typed_once.begun[begun] = (printed, kept)
+            return printed
+        if (once := TRAINED_ONCE.match(command)) and not is_shown:
+            return self._train_once(command, ranks=once[1], out="scaling" if "--out" in command else "runs")
+        return self.type(command, is_shown=is_shown)
+
+    def _train_once(self, command: str, *, ranks: str, out: str) -> str:
+        """Train, or have the run directory of the same training."""
+        trained, runs = self.typed_once.trained, self.folder / out
+        if ranks in trained:
+            shutil.copytree(trained[ranks], runs / trained[ranks].name, symlinks=True)
+            return ""
+        printed = self.type(command, is_shown=False)
+        made = max(runs.glob("*_digits_*"))
+        trained[ranks] = shutil.copytree(made, self.typed_once.folder / made.name, symlinks=True)
+        return printed
+
+    def _continue(self, done: tuple[str, Path]) -> str:
+        """Go on from what was typed elsewhere, in a folder like this: what it printed there."""
+        printed, folder = done
+        (self.folder / "runs").mkdir(exist_ok=True)
+        for path in (folder / "runs").iterdir():
+            target = self.folder / "runs" / path.name
+            shutil.rmtree(target, ignore_errors=True)
+            if path.is_dir():
+                shutil.copytree(path, target, symlinks=True)
+            else:
+                shutil.copy(path, target)
+        return printed
+
+    def type(self, command: str, *, is_shown: bool) -> str:
+        """Type one command here, shortened where its output is not shown; all that it prints."""
         typed = self.here(command, is_shown=is_shown)
         if self.page in SHORT_PROGRAM and SHORT_PROGRAM[self.page].match(command) and not is_shown:
             self.shorten()
-        columns = "80" if command == "allpull demo" else "90"
         done = subprocess.run(
             ["bash", "-c", typed],
             cwd=self.folder,
-            env={**self.environment, "COLUMNS": columns},
+            env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -203,10 +277,7 @@ class Session:
         )
         allowed = next((codes for start, codes in STATES.items() if command.startswith(start)), {0})
         assert done.returncode in allowed, f"{self.page}: {typed} ended with {done.returncode}\n{done.stdout[-4000:]}"
-        printed = done.stdout.replace(f"{self.folder}/", "")
-        if command == "allpull demo":
-            PRINTED[command] = printed
-        return printed
+        return done.stdout.replace(f"{self.folder}/", "")
 
     def here(self, command: str, *, is_shown: bool) -> str:
         """``command`` with the places of this folder, shortened where its output is not shown."""
@@ -222,6 +293,8 @@ class Session:
             command = f"{command} --for 0.1s"
         if self.page in PLANNED and PLANNED[self.page].match(command) and not is_shown:
             return f"{command} --dry-run"
+        if not is_shown:
+            command = command.replace("train.epochs=5", "train.epochs=2")
         addition = next((text for start, text in SHORTER.items() if command.startswith(start)), "")
         if "--resume" in command:  # one epoch more than the run that it goes on with
             addition = addition.replace("epochs=2", "epochs=3")
@@ -258,9 +331,9 @@ def with_commands() -> list[str]:
 @pytest.mark.slow
 @pytest.mark.ranks
 @pytest.mark.parametrize("page", dict.fromkeys(with_commands()))
-def test_commands_of_the_page_work_and_print_what_it_shows(page: str, tmp_path: Path) -> None:
+def test_commands_of_the_page_work_and_print_what_it_shows(page: str, tmp_path: Path, typed_once: TypedOnce) -> None:
     text = (ROOT / page).read_text("utf-8")
-    session = Session(tmp_path, page, text)
+    session = Session(tmp_path, page, text, typed_once)
     faults = list[str]()
     for language, block in parts(text):
         if language == "diff":
@@ -272,6 +345,8 @@ def test_commands_of_the_page_work_and_print_what_it_shows(page: str, tmp_path: 
                 if one.reason is None:
                     printed = session.run(one.command, is_shown=any(line.strip() for line in one.shown))
                     faults += [f"{one.command}: {missing}" for missing in differences(one.shown, printed)]
+    if faults:
+        typed_once.begun.clear()  # another attempt types it again
     assert not faults, f"{page} shows what was not printed; python benchmarks/proof.py --only own_script\n" + "\n".join(
         faults
     )

@@ -6,7 +6,7 @@ from allpull.labs import overlap, straggler
 from allpull.labs.batch import RULES, BatchLab, _result
 from allpull.labs.overlap import OverlapLab, run_overlap
 from allpull.labs.straggler import StragglerLab, run_straggler
-from allpull.schema.labs import BatchTraining, CurvePoint
+from allpull.schema.labs import BatchTraining, CurvePoint, OverlapResult, StragglerResult
 
 EPOCHS = {32: 6.0, 64: 7.5, 128: 9.0, 256: 12.0, 512: 18.0}
 SPEED = {1: {32: 8e3, 64: 16e3, 128: 32e3, 256: 64e3, 512: 80e3, 1024: 100e3}}
@@ -51,17 +51,26 @@ def batch_result():
 
 
 @pytest.fixture(scope="session")
-def stragglers(tmp_path_factory):
+def stragglers(made_once):
     """A slow rank and a slow loader on three ranks, as where no virtual hosts can be made."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(straggler, "why_no_hosts", lambda: "a virtual cluster needs Linux")
-        return run_straggler(StragglerLab(ranks=3), tmp_path_factory.mktemp("straggler"))
+
+    def fill(folder):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(straggler, "why_no_hosts", lambda: "a virtual cluster needs Linux")
+            result = run_straggler(StragglerLab(ranks=3), folder)
+        (folder / "result.json").write_text(result.model_dump_json(by_alias=True), "utf-8")
+
+    return StragglerResult.model_validate_json((made_once("straggler", fill) / "result.json").read_text("utf-8"))
 
 
 @pytest.fixture(scope="session")
-def overlaps(tmp_path_factory):
+def overlaps(made_once):
     """Several buckets, and a single one, on two ranks, as where no virtual hosts can be made."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlap, "why_no_hosts", lambda: "a virtual cluster needs Linux")
-        lab = OverlapLab(sizes_mib=(4.0, 100.0), steps=25)
-        return run_overlap(lab, tmp_path_factory.mktemp("overlap"))
+
+    def fill(folder):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(overlap, "why_no_hosts", lambda: "a virtual cluster needs Linux")
+            result = run_overlap(OverlapLab(sizes_mib=(4.0, 100.0), steps=25), folder)
+        (folder / "result.json").write_text(result.model_dump_json(by_alias=True), "utf-8")
+
+    return OverlapResult.model_validate_json((made_once("overlap", fill) / "result.json").read_text("utf-8"))

@@ -86,7 +86,7 @@ def requeued(cluster: SlurmCluster, number: str) -> None:
 
 @pytest.mark.parametrize(
     ("reason", "epochs"),  # preemption waits for Slurm's next look at the queue, and the training must still run then
-    [pytest.param("preempted", 250, marks=pytest.mark.slow), ("limit", 80)],
+    [pytest.param("preempted", 120, marks=pytest.mark.slow), ("limit", 80)],
 )
 def test_no_step_is_lost_and_the_weights_are_those_of_an_undisturbed_run(
     preemptive, training, train_digits, tmp_path, reason, epochs
@@ -115,7 +115,7 @@ def test_no_step_is_lost_and_the_weights_are_those_of_an_undisturbed_run(
 @pytest.mark.slow
 def test_a_job_whose_ranks_were_started_again_in_place_is_requeued_too(preemptive, training, tmp_path):
     """Attempts are counted on: first a rank is killed, then the job is warned, and of both the record tells."""
-    process = training("train.epochs=250", "train.checkpoint_every=20", "launch.max_restarts=1")
+    process = training("train.epochs=120", "train.checkpoint_every=20", "launch.max_restarts=1")
     until(lambda: list(tmp_path.glob("*/checkpoints/*.pt")), "no checkpoint")
     (header,) = tmp_path.glob("*/steps/rank-00001.jsonl")
     os.kill(json.loads(header.read_text().splitlines()[0])["pid"], signal.SIGKILL)
@@ -131,7 +131,7 @@ def test_a_job_whose_ranks_were_started_again_in_place_is_requeued_too(preemptiv
         assert [event["attempt"] for event in told if event.get("kind") == "restarted"] == [2]
         assert len(steps(tmp_path, rank, "attempts/1/")) > 10
         assert steps(tmp_path, rank)[0]["step"] == steps(tmp_path, rank, "attempts/1/")[-1]["step"] + 1
-        assert steps(tmp_path, rank)[-1]["step"] == 250 * STEPS_PER_EPOCH - 1
+        assert steps(tmp_path, rank)[-1]["step"] == 120 * STEPS_PER_EPOCH - 1
 
 
 @pytest.mark.slow

@@ -34,9 +34,9 @@ command = ["train.py", "0.05"]
 env = { MODE = "{mode}" }
 set = ["slurm.master=127.0.0.1"]
 [axes]
-mode = ["go", "raise"]
+mode = ["raise", "go"]
 ranks = [2]
-hosts = [1, 2]
+hosts = [2]
 """
 
 
@@ -46,7 +46,7 @@ def test_jobs_of_an_endless_program_end_after_their_steps(run_cli, cluster: Slur
     done = run_cli("study", "submit", "study.toml", "--out", "out", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     numbers = [line.split()[0] for line in done.stdout.splitlines()]
-    assert len(numbers) == 4
+    assert len(numbers) == 2
     for number in numbers:
         until(lambda number=number: cluster.state(number).startswith(("COMPLETED", "FAILED")), f"job {number} goes on")
     points = json.loads(run_cli("study", "show", "out", "--json", cwd=tmp_path).stdout)["points"]
@@ -62,4 +62,4 @@ def test_jobs_of_an_endless_program_end_after_their_steps(run_cli, cluster: Slur
         assert cluster.state(record["job"]).startswith("COMPLETED")
         last = [json.loads(path.read_text().splitlines()[-1])["step"] for path in (directory / "steps").iterdir()]
         assert last == [39, 39]
-    assert run_cli("study", "submit", "study.toml", "--out", "out", cwd=tmp_path).stdout.count("\n") == 2  # the failed
+    assert run_cli("study", "submit", "study.toml", "--out", "out", cwd=tmp_path).stdout.count("\n") == 1  # the failed
