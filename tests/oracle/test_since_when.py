@@ -15,7 +15,7 @@ def test_what_a_loss_that_begins_half_way_is_a_share_of(judge: Judge) -> None:
     found = judged.finding("slow-rank", ranks=[1])
     assert_priced(found, judged.truth)
     (since,) = (line for line in found.evidence if "less than half of it before" in line.what)
-    assert "since step 32," in since.what
+    assert "from step 32 on," in since.what
     assert "the gain is of steps 2 to 61" in since.what
     assert since.value == pytest.approx(0.040, rel=0.03)
 

@@ -40,6 +40,16 @@ def test_steps_that_a_rank_did_not_record_are_left_out(make_records: MakeRecords
     assert not nobody.used.any()
 
 
+def test_a_rank_that_waits_in_its_last_step_until_the_others_have_ended(make_records: MakeRecords) -> None:
+    records = make_records([[10, 10]] * 5 + [[100, 10]] + [[10, 10]] * 9)
+    joined = records.filter((pl.col("rank") == 1) | (pl.col("step") < 6))
+    steady = steady_steps(joined, ranks=2)
+    assert steady.steps[steady.used].tolist() == [0, 1, 2, 3, 4]
+    assert steady.left_out == {"last_of_some_ranks": 1, "not_on_all_ranks": 9}
+    alike = joined.filter(pl.col("step") < 6)
+    assert steady_steps(alike, ranks=2).used.all()  # slow, but the last of all
+
+
 def test_every_step_is_used_or_counted_once(make_records: MakeRecords) -> None:
     tags = {(step, step % 3): [("warmup", "checkpoint", "evaluation")[step % 3]] for step in range(0, 30, 2)}
     steady = steady_steps(make_records([[10, 10, 10]] * 30, tags=tags), ranks=3)

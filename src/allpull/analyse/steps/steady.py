@@ -20,7 +20,7 @@ NOT_ON_ALL_RANKS = "not_on_all_ranks"
 """Reason of a step that some rank did not record: it was killed, thinned its records, or left none."""
 
 LAST_OF_SOME = "last_of_some_ranks"
-"""Reason of the last step of a rank that has fewer than others: it may have waited there until these ended (`Join`)."""
+"""Reason of the last step of a rank that has fewer than others, and waited there until these ended, as `Join` does."""
 
 RAGGED = "ragged"
 """Reason of a step whose batch was cut short: it has fewer samples than the step before it, and than that after it.
@@ -78,9 +78,21 @@ def steady_steps(records: pl.DataFrame, ranks: int) -> SteadySteps:
 
 
 def early_ends(records: pl.DataFrame) -> list[int]:
-    """The last steps of the ranks that recorded fewer than others, ascending; ``records`` by rank, then step."""
-    last = records["step"].to_numpy()[np.flatnonzero(np.diff(records["rank"].to_numpy(), append=-1))]
-    return sorted({int(step) for step in last if step < last.max()})
+    """The last steps of ranks that have fewer than others and went on in it while these took more, ascending.
+
+    The step lasts longer there than it and the next one together on any other rank: no synchronous training does that,
+    but ranks that wait for the others at their end (``Join``) do.
+    """
+    last = records.group_by("rank").agg(pl.col("step").max().alias("last"))
+    ends = []
+    for step in last.filter(pl.col("last") < pl.col("last").max())["last"].unique().sort():
+        near = records.filter(pl.col("step").is_between(step, step + 1))
+        walls = near.group_by("rank").agg((pl.col("end_ns") - pl.col("begin_ns")).sum().alias("ns"), pl.len())
+        walls = walls.join(last, on="rank")
+        longest = walls.filter(pl.col("last") == step)["ns"].max()
+        if (walls.filter(pl.col("len") > 1)["ns"] < longest).all() and walls["len"].max() != 1:
+            ends.append(step)
+    return ends
 
 
 def _ragged(by_step: pl.DataFrame) -> NDArray[np.bool_]:
