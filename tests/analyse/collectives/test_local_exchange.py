@@ -14,7 +14,7 @@ from tests.oracle.simulator import simulate
 from tests.oracle.training import Wire, even, spread
 
 import allpull
-from allpull.analyse.collectives.local_exchange import locally_exchanged
+from allpull.analyse.collectives.local_exchange import _connects, locally_exchanged
 
 STEPS, FROM = 20, 5
 HOOK = {
@@ -35,9 +35,9 @@ HOOK = {
 SOME, ALL = 90, 91
 
 
-def kind(number: int, ranks: int) -> dict[str, Any]:
-    group = {"op": "all_reduce", "size_bytes": 4096, "dtype": "float32", "group": str(number), "group_ranks": ranks}
-    return {"kind": "collective_kind", "id": number, **group, "root": None, "inside": "backward", "t_ns": 0}
+def kind(number: int, ranks: int, group: str) -> dict[str, Any]:
+    what = {"op": "all_reduce", "size_bytes": 4096, "dtype": "float32", "group": group, "group_ranks": ranks}
+    return {"kind": "collective_kind", "id": number, **what, "root": None, "inside": "backward", "t_ns": 0}
 
 
 def recorded(folder: Path, *, hook: str | None = "post_localSGD_hook", later: tuple[int, ...] = (SOME,)) -> allpull.Run:
@@ -55,7 +55,7 @@ def recorded(folder: Path, *, hook: str | None = "post_localSGD_hook", later: tu
         path.write_text("".join(f"{json.dumps(line)}\n" for line in (header, *records)), "ascii")
         path = run / f"events/rank-{rank:05d}.jsonl"
         header, *kept = [json.loads(line) for line in path.read_text("ascii").splitlines()]
-        events = [kind(SOME, 1), kind(ALL, 2), {**HOOK, "hook": hook}]
+        events = [kind(SOME, 1, f"own, {rank}"), kind(ALL, 2, "all"), {**HOOK, "hook": hook}]
         path.write_text("".join(f"{json.dumps(line)}\n" for line in (header, *events, *kept)), "ascii")
     return allpull.open_run(run)
 
@@ -78,6 +78,14 @@ def test_other_calls_in_backward_say_nothing_about_the_exchange(tmp_path: Path, 
     run = recorded(tmp_path, **given)
     assert locally_exchanged(run.data).is_empty()
     assert run.aligned.reductions["step"].n_unique() == STEPS
+
+
+def test_groups_that_overlap_connect_all_ranks() -> None:
+    """Of two hosts with two ranks each, one reduction within each and one between them."""
+    within = "0 1,1 1,2 2,3 2"
+    assert not _connects(within, 4)
+    assert _connects(f"{within},0 3,2 3", 4)
+    assert not _connects(f"{within},0 3,2 3", 5)
 
 
 PROGRAM = """

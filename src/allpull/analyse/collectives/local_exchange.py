@@ -14,25 +14,44 @@ STEPS = pl.Series("step", dtype=pl.Int64())
 
 
 def locally_exchanged(run: RunData) -> pl.Series:
-    """The steps of ``run`` in whose backward passes all recorded collectives were of fewer than all ranks, ascending.
+    """The steps of ``run`` in whose backward passes no recorded collectives connect all ranks, ascending.
 
+    One of all ranks does, and so do those of groups that overlap: a hook may reduce within hosts and then between them.
     Empty where no communication hook was recorded: other calls in backward say nothing about DDP's own exchange.
     """
     if not hook_names(run) or run.collectives.is_empty():
         return STEPS
     kinds = [
-        (rank, one.id, one.group_ranks)
+        (rank, one.id, one.group, one.group_ranks is None or one.group_ranks >= run.record.ranks)
         for rank, log in run.events.items()
         for one in log.collective_kinds
         if one.inside == "backward"
     ]
-    inside = pl.DataFrame(kinds, schema={"rank": pl.Int64, "kind": pl.Int64, "group_ranks": pl.Int64}, orient="row")
-    largest = (
-        run.collectives.join(inside, on=["rank", "kind"])
+    names = {"rank": pl.Int64(), "kind": pl.Int64(), "group": pl.String(), "is_whole": pl.Boolean()}
+    called = run.collectives.join(pl.DataFrame(kinds, schema=names, orient="row"), on=["rank", "kind"])
+    whole = called.filter("is_whole").select("step").unique()
+    who = (
+        called.join(whole, on="step", how="anti")
+        .select("step", "rank", pl.col("group").rank("dense"))  # a name may hold anything
+        .unique()
         .group_by("step")
-        .agg(pl.col("group_ranks").max().fill_null(run.record.ranks))
+        .agg(pl.format("{} {}", "rank", "group").sort().str.join(",").alias("who"))
     )
-    return largest.filter(pl.col("group_ranks") < run.record.ranks)["step"].sort()
+    apart = [one for one in who["who"].unique() if not _connects(one, run.record.ranks)]
+    return who.filter(pl.col("who").is_in(apart))["step"].sort()
+
+
+def _connects(who: str, ranks: int) -> bool:
+    """Whether groups connect all ``ranks`` ranks; ``who`` called in which of them, as in ``0 1,1 1,1 2,2 2``."""
+    members = dict[str, set[int]]()
+    for pair in who.split(","):
+        rank, _, group = pair.partition(" ")
+        members.setdefault(group, set()).add(int(rank))
+    joined, *rest = members.values()
+    while overlapping := [one for one in rest if one & joined]:
+        joined = joined.union(*overlapping)
+        rest = [one for one in rest if one not in overlapping]
+    return len(joined) == ranks
 
 
 def hook_names(run: RunData) -> list[str]:
