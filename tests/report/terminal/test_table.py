@@ -160,11 +160,17 @@ def test_what_was_seen_fits_the_terminal_and_steers_nothing(width, text):
 
 def test_how_steps_end_and_what_has_no_phase_are_said():
     observed = observed_run().runs[0].observed.model_dump()
-    changes = {"boundary": "parameter.update", "sources": ["loaders"], "named": {"rollout": 0.02, "augment": 0.001}}
+    changes = {
+        "boundary": "parameter.update",
+        "sources": ["loaders"],
+        "epochs": 0,
+        "named": {"rollout": 0.02, "augment": 0.001},
+    }
     show = observed_run(observed={**observed, **changes}, phases={"input": None, "forward": 0.06, "other": 0.04})
     said = " ".join(printed(observations(show.runs[0]), 200).split())
     for part in (
         "Steps end at updates of parameters, which no torch.optim.Optimizer made",
+        "100 steps, 6,400 samples (rows of the first tensor that the network was given); 103 steady",
         "No loader was used: batches that the program makes itself are part of other (40.0 %)",
         "Collecting what the program learns from takes, per step: rollout 20 ms, which is part of forward.",
         "Phases that the program named, per step: augment 1 ms.",

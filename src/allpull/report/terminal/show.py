@@ -203,6 +203,8 @@ def _amount(run: RunMetrics) -> Iterator[str]:
     if observed is None or not observed.steps:
         return
     samples = "" if observed.samples is None else f", {observed.samples:,} samples"
+    if samples and not observed.epochs:  # from no loader
+        samples += " (rows of the first tensor that the network was given)"
     left_out = ", ".join(
         f"{count:,} {LEFT_OUT.get(reason, reason.replace('_', ' '))}" for reason, count in run.steady.left_out.items()
     )
