@@ -469,7 +469,7 @@ def test_work_for_all_is_priced_at_most_as_shared_out_or_gone(phase: str, call: 
     assert finding.gain is not None
     assert finding.gain.is_at_most
     assert "to the others" in finding.title
-    assert "if rank == 0" not in finding.remedy
+    assert ("if rank == 0" in finding.remedy) == (phase == "other")  # a rank may log there as well
     alone = replace(made, uses=("all_reduce",))
     (finding,) = found(alone, Machine(hosts=hosts_of(4))).findings
     assert finding.loss_s_per_step == pytest.approx(0.020, rel=0.01)

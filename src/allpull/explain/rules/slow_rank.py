@@ -81,7 +81,7 @@ HANDED_ON = {"optimizer": ("broadcast in optimizer",), BETWEEN: ("scatter", "sca
 """Phase → the calls by which a rank hands on to the others what it computes there."""
 HANDS_ON = {
     "optimizer": ", whose results it broadcasts to the others",
-    BETWEEN: ", where it makes what it scatters to the others",
+    BETWEEN: ", where it scatters data to the others",
 }
 SHARE_OUT = {
     "optimizer": sentence(
@@ -92,8 +92,8 @@ SHARE_OUT = {
         ")",
     ),
     BETWEEN: sentence(
-        "let each rank make its own part of what this one scatters; or make it ahead, in a thread or the workers of a "
-        "loader"
+        "if it makes there what it scatters, let each rank make its own part, or make it ahead, in a thread or the "
+        "workers of a loader"
     ),
 }
 
@@ -173,7 +173,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     remedy = _remedy_one(ranks[0], facts, where, slept_s=slept) if is_one else _remedy_many(ranks, facts)
     larger = _size_of_samples(ranks, facts) if where in BY_SAMPLE else 1.0
     if hands_on:
-        remedy = SHARE_OUT[where]
+        remedy = joined("; if not, ", SHARE_OUT[where], remedy) if where == BETWEEN else SHARE_OUT[where]
     if larger >= LARGER:
         remedy = joined("; if its time does not go with that: ", LIKE_LENGTHS, remedy)
     if hands_on and where != BETWEEN:  # somebody has to do it, while data may be made ahead
