@@ -48,6 +48,7 @@ class Simulation:
         self.agenda: list[tuple[float, int, Callable[[], None]]] = []
         self.filed = 0
         self.end_s = np.zeros((window.steps.size, window.ranks))
+        self.began_s = np.zeros((window.events, window.ranks))  # when each rank left the event before
         self.work_s = sum(window.work.values(), np.zeros((window.events, window.ranks)))
         reduce = window.kind == REDUCE
         self.reduction_of = np.where(reduce, np.cumsum(reduce) - 1, -1)
@@ -76,6 +77,7 @@ class Simulation:
         """``rank`` has left the event before ``event`` and works until it."""
         if event == self.window.events:
             return
+        self.began_s[event, rank] = self.now_s
         until_s = self.now_s + float(self.work_s[event, rank])
         kind = int(self.window.kind[event])
         if kind == CALL and self.window.meets[event, rank]:
@@ -117,7 +119,11 @@ class Simulation:
                 self._leave_call(blocked, event)
 
     def _leave_call(self, rank: int, event: int) -> None:
-        over_s = self.meetings[event].last_s + float(self.window.transfer_s[event, rank])
+        starts_s = self.meetings[event].last_s
+        before = event - 1
+        if before >= 0 and self.window.kind[before] == CALL and self.window.use[before] == self.window.use[event]:
+            starts_s = max(starts_s, self.began_s[event, rank])  # the network was busy with the call before
+        over_s = starts_s + float(self.window.transfer_s[event, rank])
         self._at(max(over_s, self.now_s), lambda: self._work(rank, event + 1))
 
     def _ready(self, event: int, bucket: int) -> None:

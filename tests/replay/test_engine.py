@@ -68,6 +68,45 @@ def test_a_call_that_was_made_early_is_done_early() -> None:
         assert ends_ms(window(2, 1, optimizer=0.010, reduces=False, calls=[call])) == [[ends, ends]]
 
 
+def test_calls_in_flight_together_follow_each_other() -> None:
+    """Three of 5 ms, started together; computing hides 10 ms of it, or 4 ms, and the last ends at 15 either way."""
+    calls = [Call(use="all_reduce", at="end", early_s=0.010, transfer_s=takes) for takes in (0.010, 0.0, 0.005)]
+    one = window(2, 1, optimizer=0.010, reduces=False, calls=calls, recorded_s=0.015)
+    assert ends_ms(one) == [[15, 15]]
+    assert one.follows.tolist() == [False, True, True, False]
+    shorter = replace(one, work={"optimizer": one.work["optimizer"] * 0.4}, early_s=one.early_s * 0.4)
+    assert ends_ms(shorter) == [[15, 15]]
+    apart = [replace(call, use=f"all_reduce {place}") for place, call in enumerate(calls)]
+    lanes = window(2, 1, optimizer=0.010, reduces=False, calls=apart, recorded_s=0.010)
+    assert ends_ms(lanes) == [[10, 10]]
+
+
+@given(SEEDS)
+def test_calls_in_flight_together_obey_their_equation_on_each_rank(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ranks, steps, count = (int(most) for most in rng.integers(1, (5, 6, 5)))
+    shape = (steps, ranks)
+    early_s, takes_s = (rng.uniform(0, 0.02, (count, *shape)) for _ in range(2))
+    uses = [f"kind {rng.integers(2)}" for _ in range(count)]
+    calls = [Call(use=uses[k], at="end", early_s=early_s[k], transfer_s=takes_s[k]) for k in range(count)]
+    work_s = rng.uniform(0.0, 0.05, shape)
+    one = window(ranks, steps, optimizer=work_s, reduces=False, calls=calls, recorded_s=0.0)
+    now_s, ends_s = [0.0] * ranks, []
+    for step in range(steps):
+        now_s = [now_s[rank] + work_s[step, rank] for rank in range(ranks)]
+        left_s = now_s
+        for k, use in enumerate(uses):
+            last_s = max(now_s[rank] - early_s[k, step, rank] for rank in range(ranks))
+            follows = k > 0 and uses[k - 1] == use
+            begun_s = [max(last_s, left_s[rank]) if follows else last_s for rank in range(ranks)]
+            left_s = now_s = [max(now_s[rank], begun_s[rank] + takes_s[k, step, rank]) for rank in range(ranks)]
+        ends_s.append(now_s)
+    for faster_in_order in (0, 1000):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(engine, "FASTER_IN_ORDER", faster_in_order)
+            assert replay(one).end_s == pytest.approx(np.array(ends_s), rel=EXACT, abs=EXACT)
+
+
 def test_without_meetings_ranks_drift_apart() -> None:
     one = window(2, 3, forward=[0.010, 0.020], reduces=False)
     assert ends_ms(one) == [[10, 20], [20, 40], [30, 60]]

@@ -205,7 +205,7 @@ def _play_side_by_side(window: Window, played: Moments, stretches: _Stretches) -
     """Fill ``played``, some stretches of equally many events at a time: as many as a cache holds."""
     lane = window.reductions
     after_s = None if lane is None else lane_s(lane)
-    reduction = np.cumsum(window.kind == REDUCE) - 1
+    reduction, follows = np.cumsum(window.kind == REDUCE) - 1, window.follows
     ended_s = np.zeros(stretches.first.size)
     most = max(1, CACHED_CELLS // max(1, window.ranks))
     for length in np.unique(stretches.lengths).tolist():
@@ -213,11 +213,13 @@ def _play_side_by_side(window: Window, played: Moments, stretches: _Stretches) -
         for some in (alike[begin : begin + most] for begin in range(0, alike.size, most)):
             now_s = stretches.begin_s[some]
             for events in stretches.first[some] + np.arange(length)[:, None]:
-                played.stand_s[events] = now_s = now_s + sum(seconds[events] for seconds in window.work.values())
+                left_s, now_s = now_s, now_s + sum(seconds[events] for seconds in window.work.values())
+                played.stand_s[events] = now_s
                 kinds = window.kind[events]
                 calls, reduces = kinds == CALL, kinds == REDUCE
                 if calls.any():
-                    now_s[calls] = _called(window, events[calls], now_s[calls])
+                    free_s = np.where(follows[events[calls], None], left_s[calls], -np.inf)
+                    now_s[calls] = _called(window, events[calls], now_s[calls], free_s)
                 if lane is not None and after_s is not None and reduces.any():
                     place = reduction[events[reduces]]
                     bucket, end_s = _reduced(now_s[reduces], lane.lead_s[place], after_s[place])
@@ -235,16 +237,16 @@ def _play_in_order(window: Window, played: Moments, begin_s: Floats) -> None:
     lane, loaders = window.reductions, window.deliveries
     after_s = None if lane is None else lane_s(lane)
     batches = None if loaders is None or "input" not in window.work else _Batches(window, loaders)
-    work_s = total_work_s(window)
+    work_s, follows = total_work_s(window), window.follows.tolist()
     now_s, place = begin_s[0], 0
     for event, kind in enumerate(window.kind.tolist()):
-        stand_s = now_s + work_s[event]
+        left_s, stand_s = now_s, now_s + work_s[event]
         if batches is not None and batches.loaders.fetches[event]:
             fetched_s = now_s + fetch_work_s(window, event)
             stand_s = stand_s + (batches.taken_s(event, fetched_s) - fetched_s)
         now_s = stand_s
         if kind == CALL:
-            now_s = _called(window, event, stand_s)
+            now_s = _called(window, event, stand_s, left_s if follows[event] else -np.inf)
         elif kind == REDUCE and lane is not None and after_s is not None:
             played.bucket[event], end_s = _reduced(stand_s, lane.lead_s[place], after_s[place])
             now_s = end_s + lane.tail_s[place]
@@ -317,11 +319,15 @@ def lane_s(reductions: Reductions) -> Floats:
     return after
 
 
-def _called(window: Window, event: NDArray[np.intp] | int, now_s: Floats) -> Floats:
-    """When each rank leaves the collective ``event``, which it reaches at ``now_s``, shape (…, ranks)."""
+def _called(window: Window, event: NDArray[np.intp] | int, now_s: Floats, free_s: Floats | float) -> Floats:
+    """When each rank leaves the collective ``event``, which it reaches at ``now_s``, shape (…, ranks).
+
+    ``free_s``: when it left the call that this one follows; −∞: it follows none.
+    """
     transfer_s, meets = window.transfer_s[event], window.meets[event]
     last_s = (now_s - window.early_s[event]).max(axis=-1, where=meets, initial=-np.inf, keepdims=True)
-    after: Floats = np.where(window.waits[event], np.maximum(now_s, last_s + transfer_s), now_s + transfer_s)
+    begun_s = np.maximum(last_s, free_s)
+    after: Floats = np.where(window.waits[event], np.maximum(now_s, begun_s + transfer_s), now_s + transfer_s)
     return after
 
 

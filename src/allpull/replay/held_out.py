@@ -25,8 +25,8 @@ LEAST_STEPS = 4  # two in each half: one step gives no mean
 def held_out(window: Window) -> Window:
     """``window`` with the transfers of each half of its steps replaced by their mean in the other half.
 
-    Reductions are averaged by bucket and rank, calls by use and rank; a use that occurs in one half only stays as it
-    was.
+    Reductions are averaged by bucket and rank; calls by use, rank and which one of its use in the step it is, as calls
+    of one use may be of other sizes, or in flight together. What occurs in one half only stays as it was.
     """
     half = np.arange(window.steps.size) % HALVES
     lane = window.reductions
@@ -36,7 +36,11 @@ def held_out(window: Window) -> Window:
     transfer_s = window.transfer_s.copy()
     for use in range(len(window.uses)):
         rows = np.flatnonzero(window.use == use)
-        transfer_s[rows] = _exchanged(transfer_s[rows], half[window.step_of[rows]])
+        step = window.step_of[rows]
+        place = np.arange(rows.size) - np.searchsorted(step, step)
+        for one in range(int(place.max(initial=-1)) + 1):
+            of_place = rows[place == one]
+            transfer_s[of_place] = _exchanged(transfer_s[of_place], half[window.step_of[of_place]])
     return replace(window, reductions=lane, transfer_s=transfer_s)
 
 

@@ -11,6 +11,9 @@ At a call, rank r is at t_r and counts as arrived at a_r = t_r − early_r. With
     t_r = max(t_r, L + transfer_r)     where it ``waits``
     t_r = t_r + transfer_r             where it does not (the root of a broadcast that does not block it)
 
+Of calls of one use that follow each other directly, as a program starts them together and waits for one after the
+other, each begins on the network when the one before has ended: L is there at least when the rank left that one.
+
 In a reduction the bucket b of rank r is ready at t_r − lead_br, and buckets follow each other on one lane::
 
     R_b = max_r (t_r − lead_br)        F_b = max(R_b, F_(b−1)) + seconds_b        t_r = max(t_r, F_last) + tail_r
@@ -172,6 +175,15 @@ class Window:
     def events(self) -> int:
         """How many events there are."""
         return int(self.kind.size)
+
+    @property
+    def follows(self) -> Bools:
+        """Which events are calls that come directly after a call of the same use, shape (events,)."""
+        calls = self.kind == CALL
+        follows: Bools = calls.copy()
+        follows[1:] &= calls[:-1] & (self.use[1:] == self.use[:-1])
+        follows[:1] = False
+        return follows
 
     def per_step(self, name: str) -> Floats:
         """Seconds of phase ``name`` by step and rank, shape (steps, ranks)."""

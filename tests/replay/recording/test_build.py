@@ -402,6 +402,23 @@ def test_a_collective_that_was_started_early_has_arrived_early(make: dict[str, A
     assert replay(window).end_s == pytest.approx(recorded_ends_s(window), abs=EXACT_S)
 
 
+def test_of_two_calls_in_flight_the_second_takes_what_it_ends_after_the_first(make: dict[str, Any]) -> None:
+    """Started at 10 and 12 ms, waited for from 50 ms on, and over at 60 and 75 ms."""
+    steps = make["records"]([[100.0] * 2] * 2, collective=[[25.0, 25.0]] * 2)
+    moments = [(10, 10, 60), (12, 15, 75)]
+    calls = [
+        (rank, step, 0, 2 * step + place, 100 * step + begin, blocked, 100 * step + end)
+        for rank in range(2)
+        for step in range(2)
+        for place, (begin, blocked, end) in enumerate(moments)
+    ]
+    logs = {rank: make["log"](rank, collective_kinds=(make["kind"]("all_reduce", 2),)) for rank in range(2)}
+    run = make["data"](steps, 2, kind="run", events=logs, collectives=make["calls"](calls))
+    window = window_of(run)
+    assert window.transfer_s[:2, 0] == pytest.approx([0.050, 0.015])
+    assert replay(window).end_s == pytest.approx(recorded_ends_s(window), abs=EXACT_S)
+
+
 def test_the_root_of_a_broadcast_that_nobody_keeps_does_not_wait(make: dict[str, Any]) -> None:
     window = window_of(called(make, "broadcast", [(10, 1, 11), (5, 8, 13), (40, 1, 41)], root=0))
     assert window.meets[0].tolist() == [True, False, False]

@@ -71,10 +71,14 @@ def order_events(recorded: Moments, calls: Calls, slack_s: float) -> Events:
     arrive_s = np.minimum(calls.arrive_s[own], stand_s[at])
     meets[at], waits[at], transfer_s[at] = _met(calls, own, (arrive_s, stand_s[at], leave_s[at]), slack_s)
     early_s[at] = np.where(meets[at], stand_s[at] - arrive_s, 0)
+    use = np.concatenate([calls.use, np.full(appended[0], -1)])[line.places]
+    after = np.flatnonzero(line.is_call[1:] & line.is_call[:-1] & (use[1:] == use[:-1])) + 1
+    alone_s = np.minimum(transfer_s[after], np.maximum(leave_s[after] - leave_s[after - 1], 0))
+    transfer_s[after] = np.where(waits[after], alone_s, transfer_s[after])  # without that of the call before
     return Events(
         kind=line.kind,
         step_of=line.step_of,
-        use=np.concatenate([calls.use, np.full(appended[0], -1)])[line.places],
+        use=use,
         stand_s=stand_s,
         leave_s=leave_s,
         meets=meets,
