@@ -94,8 +94,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         reducing_steps=reducing_steps(aligned),
     )
     grown = tree(facts.window, against)
-    facts = replace(facts, simulation_error=grown.simulation_error or 0.0)
-    answers = findings(facts)
+    answers = findings(replace(facts, simulation_error=grown.simulation_error or 0.0))
     result = ExplainResult(
         schema=tag("explain"),
         run=run.record.id,

@@ -64,6 +64,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     del phases, host_s  # as large as the records of a long run
     reductions = _with_own(reductions, recorded, events, work)
     paced_s, issued_s, fetched_s = (_seconds_or_none(records, f"{name}_ns", ranks) for name in OF_HOST)
+    local = np.isin(steps.steps, aligned.local.to_numpy())
     queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
     return Window(
         steps=steps.steps,
@@ -85,14 +86,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         level=level,
         bound_s=aligned.clock.bound_s or 0.0,
         queued_s=queued_s,
-        gaps=(
-            *steps.gaps,
-            *gaps,
-            *more_gaps,
-            *aligned.reduction_gaps,
-            *_gaps(recorded, events, np.isin(steps.steps, aligned.local.to_numpy())),
-            *queue_gaps,
-        ),
+        gaps=(*steps.gaps, *gaps, *more_gaps, *aligned.reduction_gaps, *_gaps(recorded, events, local), *queue_gaps),
         complete=aligned.complete,
         on_device=aligned.on_device,
         paced_s=paced_s,

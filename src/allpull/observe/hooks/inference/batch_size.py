@@ -161,9 +161,10 @@ class Contents:
 def content_from(batch: Any, iterator: Any) -> Content:
     """As ``content_of``, but for sequences whose first dimension is time, which a loader's ``iterator`` gave.
 
-    ``nn.LSTM`` and ``pad_sequence`` put time first by default. That it does is known where the loader's batches have at
-    most ``_allpull_most`` samples, the first tensor has another number of rows, and the second one, of targets, has as
-    many as the first has columns; or both have the same number of rows, more than that, and the loader's of columns.
+    Recurrent networks of torch and ``pad_sequence`` put time first by default. That a batch does is known where the
+    loader's batches have at most ``_allpull_most`` samples, the first tensor has another number of rows, and the second
+    one, of targets, has as many as the first has columns; or both have the same number of rows, more than that, and the
+    loader's number of columns.
     """
     samples, elements = content_of(batch)
     most = getattr(iterator, "_allpull_most", None)
