@@ -35,7 +35,7 @@ When it is wrong
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 import numpy as np
@@ -90,11 +90,10 @@ def _some(facts: Facts, shares: Floats) -> Candidate:
     what, source = _counted(facts)
     per_step_known = is_known_per_step(facts.window, facts.machine)
     counted = "time without a CPU while computing" if per_step_known else "time of computation"
-    without = (
-        partial(shortened, gone_s={one.rank: one.size.value for one in late}, evenly=facts.late.stalled.late)
-        if per_step_known
-        else partial(like_median, ranks=ranks, phases=COMPUTING, unlike=facts.late.computing)
-    )
+    without: Removal = partial(like_median, ranks=ranks, phases=COMPUTING, unlike=facts.late.computing)
+    bounds: tuple[Removal, Removal] | None = None
+    if per_step_known:
+        without, bounds = _without_waiting(facts)
     cores = within("give each rank its own cores: ", own_cores(facts.start, facts.machine))
     others = _from_others(facts, hosts)
     check = Action() if others else sentence("check with top what else runs there")
@@ -119,9 +118,26 @@ def _some(facts: Facts, shares: Floats) -> Candidate:
             *_cpus(facts, hosts),
         ),
         without=without,
+        bounds=bounds,
         ranks=ranks,
         hosts=tuple(hosts),
     )
+
+
+def _without_waiting(facts: Facts) -> tuple[Removal, tuple[Removal, Removal] | None]:
+    """The removal of what ranks waited for CPUs, and of the least and the most that it may have been.
+
+    The mean is one number, in which no step varies. At the level of steps bounds have another reason.
+    """
+
+    def less(each_s: Iterable[float | None]) -> Removal:
+        sizes = zip(facts.late.contended, each_s, strict=True)
+        gone_s = {one.rank: one.size.value if size_s is None else size_s for one, size_s in sizes}
+        return partial(shortened, gone_s=gone_s, evenly=facts.late.stalled.late)
+
+    sizes = [one.size for one in facts.late.contended]
+    least, most = less(size.low for size in sizes), less(size.high for size in sizes)
+    return less(size.value for size in sizes), None if facts.window.level == "step" else (least, most)
 
 
 def _median_of_others(shares: Floats, ranks: tuple[int, ...]) -> float:
