@@ -20,6 +20,7 @@ from allpull.replay.engine import replay
 from allpull.replay.recording import work
 from allpull.replay.recording.build import NoWindow, record_window
 from allpull.replay.useful import sequential, useful_s
+from allpull.replay.whatif.balanced import like_median
 from allpull.replay.window import CALL, REDUCE, STEP, Window
 from allpull.rundir.read.run import RunData, read_run
 from allpull.schema.events import DeviceStep
@@ -417,6 +418,61 @@ def test_of_two_calls_in_flight_the_second_takes_what_it_ends_after_the_first(ma
     window = window_of(run)
     assert window.transfer_s[:2, 0] == pytest.approx([0.050, 0.015])
     assert replay(window).end_s == pytest.approx(recorded_ends_s(window), abs=EXACT_S)
+
+
+LAYERS, BARRIER = 4, 1
+
+
+def gathered_ahead(
+    computes_ms: tuple[float, float], takes_ms: float
+) -> tuple[list[list[tuple[float, float, float]]], float]:
+    """Layers of two ranks, whose parameters are gathered while they compute the layer before; then they meet.
+
+    For each rank begin, how long blocked, and end of each call, in ms; and how long all of it takes.
+    """
+    now_ms, network_ms = [0.0, 0.0], 0.0
+    calls: list[list[tuple[float, float, float]]] = [[], []]
+    for _ in range(LAYERS):
+        network_ms = max(*now_ms, network_ms) + takes_ms
+        for rank, computes in enumerate(computes_ms):
+            stood = now_ms[rank] + computes
+            left = max(stood, network_ms) + 0.01  # which Python takes to see that it is there
+            calls[rank].append((now_ms[rank], left - stood, left))
+            now_ms[rank] = left
+    met_ms = max(now_ms) + BARRIER
+    for rank in range(2):
+        calls[rank].append((now_ms[rank], met_ms - now_ms[rank], met_ms))
+    return calls, met_ms
+
+
+@pytest.mark.parametrize("takes_ms", [3, 9, 12, 20])
+def test_a_slow_rank_is_not_held_up_by_calls_that_its_computing_hides(make: dict[str, Any], takes_ms: float) -> None:
+    calls, step_ms = gathered_ahead((10, 14), takes_ms)
+    rows = [
+        (
+            rank,
+            step,
+            int(place == LAYERS),
+            step * (LAYERS + 1) + place,
+            begin + step_ms * step,
+            blocked,
+            end + step_ms * step,
+        )
+        for rank in range(2)
+        for step in range(4)
+        for place, (begin, blocked, end) in enumerate(calls[rank])
+    ]
+    steps = make["records"](
+        [[step_ms] * 2] * 4, collective=[[sum(b for _, b, _ in calls[rank]) for rank in (0, 1)]] * 4
+    )
+    kinds = (make["kind"]("all_gather_into_tensor", 2), make["kind"]("barrier", 2, id=1))
+    logs = {rank: make["log"](rank, collective_kinds=kinds) for rank in range(2)}
+    window = window_of(make["data"](steps, 2, kind="run", events=logs, collectives=make["calls"](rows)))
+    assert replay(window).end_s == pytest.approx(recorded_ends_s(window), abs=EXACT_S)
+    alike = replay(like_median(window, [1])).total_s / 4
+    assert alike == pytest.approx(
+        gathered_ahead((10, 10), takes_ms)[1] / 1e3, rel=0.1
+    )  # the first call of a step: 4 ms
 
 
 def test_the_root_of_a_broadcast_that_nobody_keeps_does_not_wait(make: dict[str, Any]) -> None:

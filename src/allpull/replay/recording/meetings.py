@@ -18,6 +18,7 @@ from allpull.replay.recording.calls import ABSENT, Calls, Moments, Places
 from allpull.replay.window import CALL, REDUCE, STEP, Bools
 
 MOVED_S = 1e-6  # stamps of two kinds may differ so far without a contradiction
+OVER_S = 100e-6  # who is blocked for less found the call over: so long takes Python to see that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,8 +74,7 @@ def order_events(recorded: Moments, calls: Calls, slack_s: float) -> Events:
     early_s[at] = np.where(meets[at], stand_s[at] - arrive_s, 0)
     use = np.concatenate([calls.use, np.full(appended[0], -1)])[line.places]
     after = np.flatnonzero(line.is_call[1:] & line.is_call[:-1] & (use[1:] == use[:-1])) + 1
-    alone_s = np.minimum(transfer_s[after], np.maximum(leave_s[after] - leave_s[after - 1], 0))
-    transfer_s[after] = np.where(waits[after], alone_s, transfer_s[after])  # without that of the call before
+    _apart(after, waits[after], stand_s, leave_s, transfer_s)
     return Events(
         kind=line.kind,
         step_of=line.step_of,
@@ -88,6 +88,19 @@ def order_events(recorded: Moments, calls: Calls, slack_s: float) -> Events:
         inside=np.concatenate([calls.inside, np.full(appended, ABSENT, dtype=np.int8)])[line.places],
         moved=moved,
     )
+
+
+def _apart(after: NDArray[np.intp], waits: Bools, stand_s: Floats, leave_s: Floats, transfer_s: Floats) -> None:
+    """Take from the transfers of events ``after``, of calls that follow another one, what is of the call before.
+
+    One that was over when a rank ``waits`` for it, (events, ranks), may have been so for long: it takes nothing, and
+    what the rank needs to see that is its work. Changes ``leave_s`` and ``transfer_s``.
+    """
+    is_over = waits & (leave_s[after] - stand_s[after] < OVER_S)
+    leave_s[after] = np.where(is_over, stand_s[after], leave_s[after])
+    since_s = np.maximum(leave_s[after] - leave_s[after - 1], 0)
+    alone_s = np.where(is_over, 0.0, np.minimum(transfer_s[after], since_s))
+    transfer_s[after] = np.where(waits, alone_s, transfer_s[after])
 
 
 def _line(recorded: Moments, calls: Calls) -> _Line:
