@@ -54,6 +54,15 @@ CALL, REDUCE, STEP = 0, 1, 2
 """Kinds of events."""
 
 
+def following_calls(kind: NDArray[np.int8], use: NDArray[np.intp]) -> Bools:
+    """Which events are calls that come directly after a call of the same use; all (events,), as in ``Window``."""
+    calls = kind == CALL
+    follows: Bools = calls.copy()
+    follows[1:] &= calls[:-1] & (use[1:] == use[:-1])
+    follows[:1] = False
+    return follows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Reductions:
     """The reductions of a window in their order, with equally many buckets.
@@ -178,12 +187,8 @@ class Window:
 
     @property
     def follows(self) -> Bools:
-        """Which events are calls that come directly after a call of the same use, shape (events,)."""
-        calls = self.kind == CALL
-        follows: Bools = calls.copy()
-        follows[1:] &= calls[:-1] & (self.use[1:] == self.use[:-1])
-        follows[:1] = False
-        return follows
+        """``following_calls`` of its events."""
+        return following_calls(self.kind, self.use)
 
     def per_step(self, name: str) -> Floats:
         """Seconds of phase ``name`` by step and rank, shape (steps, ranks)."""

@@ -70,8 +70,6 @@ MOSTLY = 0.5  # of the lateness: a rank that slept for that long does not comput
 BETWEEN = "other"
 OF_RANK_0 = ("optimizer", "host", BETWEEN)
 """Phases in which programs do what only rank 0 does."""
-
-
 LARGER = 1.05  # times the elements of the others' samples: less than that, they vary by chance
 SIZES = "sizes of batches"
 LIKE_LENGTHS = sentence(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from allpull.analyse.collectives import waiting
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.recording.calls import ABSENT, Calls, Moments, Places
-from allpull.replay.window import CALL, REDUCE, STEP, Bools
+from allpull.replay.window import CALL, REDUCE, STEP, Bools, following_calls
 
 MOVED_S = 1e-6  # stamps of two kinds may differ so far without a contradiction
 OVER_S = 100e-6  # who is blocked for less found the call over: so long takes Python to see that
@@ -73,7 +73,7 @@ def order_events(recorded: Moments, calls: Calls, slack_s: float) -> Events:
     meets[at], waits[at], transfer_s[at] = _met(calls, own, (arrive_s, stand_s[at], leave_s[at]), slack_s)
     early_s[at] = np.where(meets[at], stand_s[at] - arrive_s, 0)
     use = np.concatenate([calls.use, np.full(appended[0], -1)])[line.places]
-    after = np.flatnonzero(line.is_call[1:] & line.is_call[:-1] & (use[1:] == use[:-1])) + 1
+    after = np.flatnonzero(following_calls(line.kind, use))
     _apart(after, waits[after], stand_s, leave_s, transfer_s)
     return Events(
         kind=line.kind,
