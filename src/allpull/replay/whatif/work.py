@@ -219,19 +219,16 @@ def scaled(
     return replace(window, work=work, reductions=lane)
 
 
-def evenly(window: Window, phase: str) -> Window:
-    """The work of all ranks in ``phase`` is shared out evenly among them."""
+def evenly(window: Window, phase: str, part_s: Floats | None = None) -> Window:
+    """The work of all ranks in ``phase`` is shared out evenly among them, or ``part_s`` (events, ranks) of it."""
     if phase not in window.work:
         return window
     seconds = window.work[phase]
-    even_s = np.broadcast_to(seconds.mean(axis=1, keepdims=True), seconds.shape)
-    return replace(window, work={**window.work, phase: even_s})
+    part_s = seconds if part_s is None else part_s
+    return replace(window, work={**window.work, phase: seconds - part_s + part_s.mean(axis=1, keepdims=True)})
 
 
 def evaluation_spread(window: Window, part: Callable[[Window], dict[str, Floats]] = sequential) -> Window:
     """Evaluation is shared out evenly among all ranks: that on some of them, or with ``useful`` that by all of them."""
     part_s = part(window).get("evaluation")
-    if part_s is None:
-        return window
-    even_s = np.broadcast_to(part_s.mean(axis=1, keepdims=True), part_s.shape)
-    return replace(window, work={**window.work, "evaluation": window.work["evaluation"] - part_s + even_s})
+    return window if part_s is None else evenly(window, "evaluation", part_s)
