@@ -112,7 +112,7 @@ def _with_replay_error(priced: Price, error: float) -> Price:
     """``priced`` with a loss that is uncertain by ``error``, a fraction of it; an upper bound stays as it is.
 
     A replay that misses the measured time as a whole cannot be trusted with a part of it. Small errors are left out:
-    they come from transfers that vary, as which the interval shows them.
+    they come from transfers that vary, and the interval contains these.
     """
     gain = priced.gain
     if error <= INDICATIVE or gain.is_at_most or gain.low is None or gain.high is None:

@@ -192,7 +192,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
             ),
             *waiting_evidence(ranks, facts),
             *(
-                (share(f"size of a sample of {which} beside one of the others", larger, SIZES),)
+                (share(f"elements per sample of {which} divided by those of the others", larger, SIZES),)
                 if larger >= LARGER
                 else ()
             ),
