@@ -383,7 +383,7 @@ def test_a_job_that_its_companion_ended_succeeded_and_is_not_queued_again(
     if is_enough:
         (directory / layout.ENOUGH).write_text("enough")
     programs = {
-        "srun": f"until [ -e '{directory}/looked' ]; do sleep 0.05; done; exit {code}",
+        "srun": f"until [ -s '{directory}/looked' ]; do sleep 0.05; done; exit {code}",
         "look": 'echo "$@" > "$1/looked"; exec sleep 600',
     }
     for name, text in programs.items():
