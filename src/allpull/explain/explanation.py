@@ -28,7 +28,6 @@ from allpull.explain.evidence.start import start_of
 from allpull.explain.evidence.step_counts import reducing_steps
 from allpull.explain.evidence.transports import transports_of
 from allpull.explain.findings import Findings, advice, findings
-from allpull.explain.pricing.price import INDICATIVE
 from allpull.explain.rules import no_exchange
 from allpull.replay.blame import Blame, blame
 from allpull.replay.pop import against_reference, pop
@@ -37,7 +36,7 @@ from allpull.replay.window import WORK, Window
 from allpull.rundir.read.nccl_log import read_transports
 from allpull.rundir.read.run import RunData
 from allpull.schema.base import tag
-from allpull.schema.explained import Efficiency, ExplainedWindow, ExplainResult, PhaseTimes
+from allpull.schema.explained import INDICATIVE, Efficiency, ExplainedWindow, ExplainResult, PhaseTimes
 from allpull.schema.gap import texts
 from allpull.schema.pop import PopEfficiencies
 from allpull.units import percent, show_time

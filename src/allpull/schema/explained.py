@@ -11,6 +11,8 @@ from allpull.schema.idle import AcceleratorIdle
 from allpull.schema.pop import PopEfficiencies
 from allpull.schema.results import Interval
 
+INDICATIVE = 0.05  # of the measured time: a replay that misses it by more is not that run, and prices are indicative
+
 
 class ExplainedWindow(Record):
     """The consecutive steps on which the explanation is based."""
@@ -132,8 +134,8 @@ class ExplainResult(Record):
     gains: dict[str, float] = Field(description="factor → speed-up ratio without only this loss")
     simulation_error: float | None = Field(
         description="error of steps when each half of them is replayed with the transfers of the "
-        "other: |replayed − measured| ÷ measured, mean over ranks; above 0.05 all results are indicative. A small one "
-        "does not show that the model is right: work is taken as recorded"
+        f"other: |replayed − measured| ÷ measured, mean over ranks; above {INDICATIVE} all results are indicative. A "
+        "small one does not show that the model is right: work is taken as recorded"
     )
     clock_error_s: float | None = Field(
         description="how wrong the time between two ranks may be, by the clocks of their hosts and of their devices;"

@@ -16,9 +16,9 @@ from allpull.explain.evidence.facts import Facts
 from allpull.replay.engine import replay
 from allpull.replay.spread import resample
 from allpull.replay.window import Bools, Window
+from allpull.schema.explained import INDICATIVE
 from allpull.schema.results import Interval
 
-INDICATIVE = 0.05  # of the measured time: with a larger error the replay is not this run
 LEAST_LEFT = 0.01  # of a step: clocks that are wrong by more tell nothing
 CERTAIN = 0.9  # of a loss: a price of which that much is certain is an estimate, not an upper bound
 NOT_YET = 0.5  # of a loss: what was there before is another loss, or none

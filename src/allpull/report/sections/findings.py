@@ -6,13 +6,12 @@ from allpull.report.html.block import Block, Card, Cards, Part, Points, Text
 from allpull.report.html.copied import copied
 from allpull.report.html.largest_run import explained
 from allpull.report.wording import percent, ranged
-from allpull.schema.explained import Evidence, ExplainResult, Finding
+from allpull.schema.explained import INDICATIVE, Evidence, ExplainResult, Finding
 from allpull.schema.reported import ScalingReport
 from allpull.units import show_bytes, show_count, show_time
 
 TITLE = "What to change first"
 MOST_CARDS = 12
-INDICATIVE = 0.05  # of the measured time: a less accurate replay gives no exact price
 
 
 def block(report: ScalingReport) -> Block | None:
