@@ -92,3 +92,15 @@ def test_a_rank_that_nobody_waits_for_at_a_meeting_is_not_late_there(judge: Judg
     cut = healthy.later("other", 0.020, rank=1).later("forward", 0.020, rank=0)
     judged = judge(cut, healthy)
     assert {tuple(one.ranks) for one in judged.priced if one.rule == "slow-rank"} == set(), judged.said()
+
+
+def test_ranks_that_are_late_in_turn_are_told_the_phase_in_which_they_are(judge: Judge) -> None:
+    """Two networks in a step: rank 0 is late in the forward pass of one, rank 1 in that of the other.
+
+    In a step as a whole the forward passes of both take as long: the phase shows only before the collective.
+    """
+    healthy = even(ranks=2, passes=2)
+    judged = judge(healthy.later("forward", 0.020, rank=0).later("forward", 0.020, rank=1, number=1), healthy)
+    for rank in (0, 1):
+        title = judged.finding("slow-rank", ranks=[rank]).title
+        assert title.endswith("before one of their collectives, most of it in forward"), judged.said()

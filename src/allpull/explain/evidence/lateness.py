@@ -17,6 +17,7 @@ additional work
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -62,7 +63,8 @@ class LateRanks:
     """All ranks that stand out, each kind largest first; ``floor_s``: the noise floor, s per step.
 
     ``unsure``: late ranks for which waiting for a CPU may be the cause, or not. ``is_correlated``: as in ``outliers``.
-    ``at_own_meetings``: ``slow`` ranks are late before different meetings of a step, and early before others.
+    ``own_meetings``: where ``slow`` ranks are late before different meetings of a step, and early before others, the
+    numbers of these meetings for each rank; otherwise empty.
     """
 
     slow: tuple[Outlier, ...] = ()
@@ -73,7 +75,7 @@ class LateRanks:
     unsure: tuple[Outlier, ...] = ()
     stalled: HeldUp = field(default_factory=HeldUp)
     floor_s: float = float("inf")
-    at_own_meetings: bool = False
+    own_meetings: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     is_correlated: bool = False
 
     @property
@@ -100,8 +102,8 @@ def late_ranks(window: Window, machine: Machine, blame: Blame | None = None, sta
     computing = outliers(own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     own = not_only_paced(window)
     is_whole = bool(uneven or stalled.ranks)
-    at_own_meetings = () if is_whole else _before_different_meetings(window, machine, blame)
-    hidden = at_own_meetings
+    own_meetings = {} if is_whole else _before_different_meetings(window, machine, blame)
+    hidden = tuple(sorted(own_meetings, key=lambda one: -one.size.value))
     if not hidden and not stalled.ranks:
         hidden = _in_different_phases(window, own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
     out = [
@@ -118,9 +120,7 @@ def late_ranks(window: Window, machine: Machine, blame: Blame | None = None, sta
     else:
         contended = _held(held_s, surely_s, window)
         slow = [
-            one
-            for one in out
-            if at_own_meetings or _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s
+            one for one in out if own_meetings or _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s
         ]
         named = {one.rank for one in (*slow, *contended)}
         unsure = [one for one in outliers(own_s).ranks if one.rank not in named and one.size.value >= least_s]
@@ -135,7 +135,7 @@ def late_ranks(window: Window, machine: Machine, blame: Blame | None = None, sta
         unsure=tuple(unsure),
         stalled=stalled,
         floor_s=computing.floor_s,
-        at_own_meetings=bool(at_own_meetings),
+        own_meetings={one.rank: places for one, places in own_meetings.items()},
         is_correlated=is_correlated(own_s),
     )
 
@@ -189,32 +189,32 @@ def _in_different_phases(window: Window, own_s: Floats) -> tuple[Outlier, ...]:
     return tuple(sorted(late.values(), key=lambda one: -one.size.value))
 
 
-def _before_different_meetings(window: Window, machine: Machine, blame: Blame | None) -> tuple[Outlier, ...]:
+def _before_different_meetings(window: Window, machine: Machine, blame: Blame | None) -> dict[Outlier, tuple[int, ...]]:
     """The late ranks, where more than half of all are, each before another meeting of a step; otherwise none.
+
+    With each of them the numbers of the meetings of a step before which it is late.
 
     In the total of a step they hide each other, but the others wait for each at its own meeting. Waiting for a CPU may
     fall before any of them. Where ranks have more samples, or stalls, all are compared as a whole, not so.
     """
     if blame is None or not 1 < window.ranks < FEW_RANKS:
-        return ()
+        return {}
     held_s = held_up(window, machine)
     queued_s = np.zeros(window.ranks) if held_s is None else held_s.mean(axis=0)
-    late: dict[int, Floats] = {}
-    for before_s in before_meetings(window, [name for name in COMPUTING if is_work(window, name)]):
+    late: dict[int, dict[int, Floats]] = {}
+    for place, before_s in enumerate(before_meetings(window, [name for name in COMPUTING if is_work(window, name)])):
         more_s = beyond_others(before_s)
         for one in outliers(before_s, least_s=NEGLIGIBLE * step_s(window)).ranks:
             if one.steady:
-                late[one.rank] = late.get(one.rank, 0.0) + more_s[:, one.rank]
+                late.setdefault(one.rank, {})[place] = more_s[:, one.rank]
     caused_s = blame.caused_s.max(axis=1) / max(1, window.steps.size)
-    out = []
+    out = {}
     for rank, series in late.items():
-        size = mean_interval(series)
+        size = mean_interval(sum(series.values(), start=np.zeros(1)))
         sure_s = min(float(caused_s[rank]), size.value - float(queued_s[rank]))
         if sure_s >= CERTAIN * size.value >= CERTAIN * NEGLIGIBLE * step_s(window):
-            out.append(Outlier(rank=rank, size=size, steady=True))
-    if len(out) <= window.ranks // 2:
-        return ()
-    return tuple(sorted(out, key=lambda one: -one.size.value))
+            out[Outlier(rank=rank, size=size, steady=True)] = tuple(series)
+    return out if len(out) > window.ranks // 2 else {}
 
 
 def sample_shares(window: Window) -> Floats:

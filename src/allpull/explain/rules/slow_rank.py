@@ -55,10 +55,12 @@ from allpull.explain.evidence.cpu_waiting import COMPUTING, is_work, per_step, s
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.lateness import BY_SAMPLE, sample_shares
+from allpull.explain.evidence.meetings import before_meetings
 from allpull.explain.evidence.outliers import by_phase
 from allpull.explain.remedy import Action, joined, program, sentence, shell
 from allpull.explain.remedy_text import WHERE, clocks, leave_out, quoted
 from allpull.explain.rules.common_stall import CAUSES, against
+from allpull.replay.leave_one_out import beyond_others
 from allpull.replay.whatif.balanced import like_median, not_above_median
 from allpull.replay.whatif.work import by_excess, evenly, scaled, shorter_by
 from allpull.replay.window import Window
@@ -70,6 +72,7 @@ MOSTLY = 0.5  # of the lateness: a rank that slept for that long does not comput
 BETWEEN = "other"
 OF_RANK_0 = ("optimizer", "host", BETWEEN)
 """Phases in which programs do what only rank 0 does."""
+BEFORE_ITS_OWN = " before one of their collectives"
 LARGER = 1.05  # times the elements of the others' samples: less than that, they vary by chance
 SIZES = "sizes of batches"
 LIKE_LENGTHS = sentence(
@@ -105,7 +108,7 @@ def _slow(facts: Facts) -> list[Candidate]:
     """The ranks whose own work is longer, whatever it is."""
     if not facts.late.slow:
         return []
-    excess = by_phase({name: facts.window.per_step(name) for name in COMPUTING if name in facts.window.work})
+    excess = _excess(facts)
     more = _with_other_causes(facts)
     order = list(excess)
     largest = np.array([excess[name] for name in order]).argmax(axis=0)
@@ -114,6 +117,22 @@ def _slow(facts: Facts) -> list[Candidate]:
         facts.late.slow, lambda one: (where[one.rank], one.steady, one.rank if one.rank in more else None)
     )
     return [_suspect(group, facts, excess, where[group.members[0].rank]) for group in same_fault]
+
+
+def _excess(facts: Facts) -> dict[str, Floats]:
+    """By how much each rank exceeds the others in each phase, s per step, (ranks,); phase → seconds.
+
+    Of ranks that are late before different meetings, before their own ones: in a step as a whole they may be no longer.
+    """
+    phases = [name for name in COMPUTING if name in facts.window.work]
+    if not facts.late.own_meetings:
+        return by_phase({name: facts.window.per_step(name) for name in phases})
+    excess = {name: np.zeros(facts.window.ranks) for name in phases}
+    for name in phases:
+        before_s = before_meetings(facts.window, [name])
+        for rank, places in facts.late.own_meetings.items():
+            excess[name][rank] = sum(float(beyond_others(before_s[place])[:, rank].mean()) for place in places)
+    return excess
 
 
 def _stalled(facts: Facts) -> list[Candidate]:
@@ -164,6 +183,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     verb = "compute" if slept is None else "sleep"
     compute = f"{facts.on(ranks[0])} {verb}s" if is_one else f"{named(ranks, facts.machine)} {verb}"
     often = "" if group.steady else " in some steps"
+    before = BEFORE_ITS_OWN if facts.late.own_meetings else ""
     which = f"rank {ranks[0]}" if is_one else "the latest of them"
     each = _within(group.size.value, {name: float(seconds_[ranks].mean()) for name, seconds_ in excess.items()})
     hands_on = not set(HANDED_ON.get(where, ())).isdisjoint(facts.window.uses)
@@ -179,11 +199,11 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     return Candidate(
         rule="slow-rank",
         kind="late",
-        title=f"{compute} {group.span()} per step longer than the others{often}, most of it {WHERE[where]}"
+        title=f"{compute} {group.span()} per step longer than the others{often}{before}, most of it {WHERE[where]}"
         + (HANDS_ON[where] if hands_on else ""),
         remedy=remedy,
         evidence=(
-            seconds(f"time that {which} {verb}s beyond the median of the others", group.size, facts.span),
+            seconds(f"time that {which} {verb}s beyond the median of the others{before}", group.size, facts.span),
             *(() if slept is None else (seconds(SLEPT, min(slept, group.size.value), "CPU time of the ranks"),)),
             *(
                 seconds(f"of that, {WHERE[name]}{'' if is_one else ', mean of all of them'}", value, facts.span)
@@ -238,7 +258,7 @@ def _slept_s(group: Group, facts: Facts) -> float | None:
     if slept is None or len(group.ranks) == facts.window.ranks:
         return None
     others = np.setdiff1d(np.arange(facts.window.ranks), [one.rank for one in facts.late.slow])
-    others = others if facts.late.at_own_meetings else np.setdiff1d(np.arange(facts.window.ranks), group.ranks)
+    others = others if facts.late.own_meetings else np.setdiff1d(np.arange(facts.window.ranks), group.ranks)
     usual_s = float(np.median(slept[others])) if others.size else 0.0
     more_s = float(slept[list(group.ranks)].min()) - usual_s
     return more_s if more_s >= MOSTLY * group.size.value else None
@@ -306,7 +326,7 @@ def waiting_evidence(ranks: list[int], facts: Facts) -> tuple[Evidence, ...]:
 def _without(group: Group, facts: Facts) -> Removal:
     """Their work like that of the others; for a rank that has other causes too, less only what these do not explain."""
     one = group.members[0]
-    if facts.late.at_own_meetings:
+    if facts.late.own_meetings:
         return partial(not_above_median, ranks=group.ranks, phases=COMPUTING)
     more_s = sum(uneven.size.value for uneven in facts.late.uneven if uneven.rank == one.rank)
     if more_s:  # the work of the rank without them, of which its size is that share
