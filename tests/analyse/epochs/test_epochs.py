@@ -111,6 +111,14 @@ def test_rates_are_over_training_and_over_everything(two_ranks: AlignedRun) -> N
     assert overall == pytest.approx(4 * 64 / 0.330)
 
 
+def test_ranks_that_have_no_loader_of_their_own_count_with_what_they_train_on(two_ranks: AlignedRun) -> None:
+    """As where rank 0 reads for all, and sends the others their batches: only it has passes over a loader."""
+    events = {**two_ranks.data.events, 1: replace(two_ranks.data.events[1], epochs=())}
+    found = epochs_of(AlignedRun(replace(two_ranks.data, events=events)))
+    assert [one.samples for one in found.complete] == [4 * 64, 4 * 64]
+    assert rates(found)[0] == pytest.approx(4 * 64 / 0.190)
+
+
 def test_time_to_solution_is_from_the_first_begin_to_the_last_end(two_ranks: AlignedRun) -> None:
     assert time_to_solution_s(epochs_of(two_ranks)) == pytest.approx(0.660)
 

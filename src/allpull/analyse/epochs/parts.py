@@ -105,8 +105,9 @@ def epochs_of(run: AlignedRun) -> Epochs:
     steps_of = {key: max(one.steps for one in of_key[key]) for key in keys}
     short = _incomplete(run, logs, keys, steps_of)
     pauses = Pauses(evaluation=_union_of(spans, "evaluation"), checkpoint=_union_of(spans, "checkpoint"))
+    unmarked = _records_without(run, by_rank)
     complete = tuple(
-        _epoch(of_key[key], steps_of[key], (begin, end), pauses)
+        _epoch(of_key[key], steps_of[key], (begin, end), pauses, unmarked)
         for key, begin, end in zip(keys, edges, edges[1:], strict=False)
         if key not in short
     )
@@ -135,6 +136,7 @@ class _RankEpoch:
     """One epoch of one rank; ``key`` is its number, and how often the rank began that number before."""
 
     key: tuple[int, int]
+    first_step: int
     steps: int
     samples: int | None
     begin_ns: int
@@ -160,8 +162,7 @@ def _of_ranks(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataFrame
     moments = ("begin_ns", "end_ns")
     records = run.clock.shared(run.data.steps.select(columns), moments) if run.on_device else run.steps.select(columns)
     marks = moments_ns(run, [(rank, mark.t_ns) for rank, log in logs.items() for mark in log.epochs])
-    steps = {name: records[name].fill_null(0).to_numpy() for name in columns[1:]}
-    steps["lacks_samples"] = records["samples"].is_null().cast(pl.Int64).to_numpy()
+    steps = _as_arrays(records.drop("rank"))
     of_steps, of_spans = (_slices(one["rank"], logs) for one in (records, spans))
     begins_and_ends = spans.select("begin_ns", "end_ns").rows()
     by_rank: dict[int, list[_RankEpoch]] = {}
@@ -176,6 +177,18 @@ def _of_ranks(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataFrame
         if own:
             by_rank[rank] = own
     return by_rank
+
+
+def _as_arrays(records: pl.DataFrame) -> dict[str, Moments]:
+    """The columns of ``records``, 0 where nothing was recorded, and which of them lack their samples."""
+    arrays = {name: records[name].fill_null(0).to_numpy() for name in records.columns}
+    return {**arrays, "lacks_samples": records["samples"].is_null().cast(pl.Int64).to_numpy()}
+
+
+def _records_without(run: AlignedRun, marked: Iterable[int]) -> list[dict[str, Moments]]:
+    """Steps and samples of each rank that made steps, but is not one of ``marked``."""
+    rest = run.data.steps.filter(~pl.col("rank").is_in(list(marked))).select("rank", "step", "samples")
+    return [_as_arrays(own) for own in rest.partition_by("rank", include_key=False)]
 
 
 def _slices(ranks: pl.Series, wanted: Iterable[int]) -> dict[int, slice]:
@@ -211,6 +224,7 @@ def _of_rank(
         epochs.append(
             _RankEpoch(
                 key=(mark.epoch, before[mark.epoch]),
+                first_step=mark.step,
                 steps=limit - mark.step,
                 samples=_samples(records, slice(int(row), int(next_row)), limit - mark.step),
                 begin_ns=begin_ns,
@@ -227,6 +241,12 @@ def _samples(records: Mapping[str, Moments], rows: slice, steps: int) -> int | N
     if rows.stop - rows.start < steps or records["lacks_samples"][rows].any():
         return None
     return int(records["samples"][rows].sum())
+
+
+def _samples_from(records: Mapping[str, Moments], first_step: int, steps: int) -> int | None:
+    """The samples of ``steps`` steps from ``first_step`` on, by the ``records`` of one rank; None: some are missing."""
+    first, end = np.searchsorted(records["step"], [first_step, first_step + steps]).tolist()
+    return _samples(records, slice(first, end), steps)
 
 
 def _after(begin_ns: int, length_ns: int, spans: Iterable[tuple[int, int]]) -> int:
@@ -251,14 +271,25 @@ def _last_moments(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataF
     return [*spans["end_ns"].to_list(), *moments_ns(run, metrics)]
 
 
-def _epoch(ranks: Sequence[_RankEpoch], steps: int, window: tuple[int, int], pauses: Pauses) -> Epoch:
-    """One epoch of the job between the two moments of ``window``, from that of each rank."""
+def _epoch(
+    ranks: Sequence[_RankEpoch],
+    steps: int,
+    window: tuple[int, int],
+    pauses: Pauses,
+    unmarked: Sequence[Mapping[str, Moments]],
+) -> Epoch:
+    """One epoch of the job between the two moments of ``window``, from that of each rank.
+
+    ``unmarked``: the records of ranks without marks, such as those to which another rank sends all batches, or on hosts
+    whose clocks do not compare. Their samples of the same steps belong to it.
+    """
     begin_ns, end_ns = window
     batch_ns = min(max(begin_ns, *(one.first_batch_ns for one in ranks)), end_ns)
     last_ns = min(max(batch_ns, *(one.last_step_ns for one in ranks)), end_ns)
     both = _merged(pauses.evaluation, pauses.checkpoint)
     evaluation_ns = covered_ns(pauses.evaluation, begin_ns, end_ns)
-    samples = [one.samples for one in ranks]
+    first = max(ranks, key=lambda one: one.steps).first_step
+    samples = [*(one.samples for one in ranks), *(_samples_from(records, first, steps) for records in unmarked)]
     return Epoch(
         number=ranks[0].key[0],
         steps=steps,
