@@ -33,6 +33,22 @@ def test_three_stalls_of_all_ranks(judge: Judge, phase: str, where: str) -> None
     assert judged.explained.healthy is None
 
 
+def test_what_ranks_wait_for_a_cpu_in_a_stall_is_part_of_it(judge: Judge) -> None:
+    """Garbage is collected for 1 s on a CPU that is shared: it takes 3 s, and without it these are gone."""
+    healthy = even(steps=62, forward_s=0.020, backward_s=0.036, jitter=0.02)
+    stalled = healthy.later("forward", 3.0, rank=ALL, steps=31)
+    queued = np.full(healthy.input.shape, 0.001)
+    queued[:, 31] = 2.0
+    judged = judge(stalled, healthy, Recording(queued_by_step_s=queued))
+    found = judged.finding("common-stall", ranks=[])
+    assert_priced(found, judged.truth, 0.03)
+    lines = {line.what: line.value for line in found.evidence}
+    assert lines["the longest of them"] == pytest.approx(3.0, rel=0.02)
+    assert lines["stalls of all ranks, spread over all steps"] == pytest.approx(found.loss_s_per_step, rel=0.02)
+    waited_s = lines["of that, time in which they waited for a CPU"]
+    assert waited_s == pytest.approx(2 / 3 * found.loss_s_per_step, rel=0.02)
+
+
 STALLS = (12, 31, 49)
 ON_ALL = [(rank, step) for rank in range(8) for step in STALLS]
 

@@ -7,12 +7,12 @@ What it is
 
 How it is found
     By the work that all ranks have in common in a step: that of the lower median rank. It stalls in steps in which this
-    is at least twice the usual (four times where CPUs compute), if these are at most 15 % of the steps. Steps with an
-    evaluation, a checkpoint or the first batch of an epoch are not counted. Ranks record how long Python collects
-    garbage and torch.compile compiles, and in which step CUDA's allocator retries: a cause is named if it covers a
-    tenth of the stalled time of the lower median rank, and all that are named cover half of it. Files are named if
-    ranks read and write at four times their usual rate in stalls of two samples of the counters and more, both by the
-    time that steps take on their hosts.
+    is at least twice the usual (four times where CPUs compute), if these are at most 15 % of the steps; what ranks
+    waited for a CPU makes no stall, but is part of one. Steps with an evaluation, a checkpoint or the first batch of an
+    epoch are not counted. Ranks record how long Python collects garbage and torch.compile compiles, and in which step
+    CUDA's allocator retries: a cause is named if it covers a tenth of the stalled time of the lower median rank, and
+    all that are named cover half of it. Files are named if ranks read and write at four times their usual rate in
+    stalls of two samples of the counters and more, both by the time that steps take on their hosts.
 
 What it costs
     The replay in which stalled steps have no more common work than usual. The number of stalls is taken as it is: a
@@ -42,6 +42,7 @@ from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, count, rate, seconds, share
 from allpull.explain.evidence.common_work import common_phases, common_s, most_grown
+from allpull.explain.evidence.cpu_waiting import per_step
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.file_access import busier_in
 from allpull.explain.evidence.stalls import COLLECTION, COMPILATION, RETRIES, explained_shares
@@ -57,6 +58,8 @@ STALLED, STALLED_ON_CPUS = 2.0, 4.0  # times the usual step: other activity of a
 SELDOM = 0.15  # of the steps: what is more frequent is part of the program's rhythm
 LEAST = 0.03  # of a step
 NAMED = 5  # stalled steps by number
+WAITED = "of that, time in which they waited for a CPU"
+NAMED_SHARE = 0.1  # of the stalled time: less is not told
 FILES = "files"
 
 CAUSES = {
@@ -89,7 +92,9 @@ def find(facts: Facts) -> list[Candidate]:
     stalls = ordinary & (taken_s > (STALLED_ON_CPUS if facts.on_cpus else STALLED) * usual_s)
     if not stalls.any() or usual_s <= 0 or stalls.sum() > SELDOM * ordinary.sum():
         return []
-    more_s = taken_s[stalls] - usual_s
+    lasted_s = lower_median(per_step(window, phases))
+    more_s = np.maximum(lasted_s[stalls] - np.median(lasted_s[~stalls]), 0.0)
+    waited_s = np.maximum(more_s - (taken_s[stalls] - usual_s), 0.0)
     often, each_s = counted(int(stalls.sum()), "time"), float(more_s.mean())
     numbers = ", ".join(f"{step:,}" for step in window.steps[stalls][:NAMED])
     more = "" if stalls.sum() <= NAMED else " and more"
@@ -111,6 +116,11 @@ def find(facts: Facts) -> list[Candidate]:
             evidence=(
                 seconds(
                     "stalls of all ranks, spread over all steps", float(more_s.sum()) / window.steps.size, facts.span
+                ),
+                *(
+                    (seconds(WAITED, float(waited_s.sum()) / window.steps.size, "CPU time of the ranks"),)
+                    if waited_s.sum() >= NAMED_SHARE * more_s.sum()
+                    else ()
                 ),
                 seconds("the longest of them", float(more_s.max()), facts.span),
                 count(f"stalled steps: {numbers}{more}", int(stalls.sum()), facts.span),
