@@ -20,7 +20,7 @@ from allpull.explain.evidence.facts import Facts, first_batches, gather, other_r
 from allpull.explain.evidence.file_access import file_access
 from allpull.explain.evidence.lateness import step_s
 from allpull.explain.evidence.link_fit import with_links
-from allpull.explain.evidence.loader_pace import loader_pace
+from allpull.explain.evidence.loader_pace import keeps_workers, loader_pace
 from allpull.explain.evidence.machine import machine_of
 from allpull.explain.evidence.network import network_of
 from allpull.explain.evidence.stalls import stalls_of
@@ -83,6 +83,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         no_exchange=aligned.no_exchange,
         has_epochs=epochs(run) > 0,
         has_short_passes=epochs(run) > SHORT_PASSES * run.steps["step"].n_unique(),
+        keeps_workers=keeps_workers(run),
         stalls=stalls_of(run, window.steps),
         files=file_access(run, window.steps),
         networks=networks,

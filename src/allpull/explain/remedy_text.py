@@ -161,9 +161,9 @@ def _of_slurm(start: Start, option: str, value: object, line: str) -> Action:
     return starter(line) if start.on_slurm else Action()
 
 
-def workers(start: Start, machine: Machine, number: int | None = None) -> Action:
-    """How to read with ``number`` workers in each rank; None: as many as it has CPUs."""
-    number = _cpus_per_rank(machine) if number is None else number
+def workers(start: Start, machine: Machine, number: int | None = None, now: int | None = None) -> Action:
+    """How to read with ``number`` workers in each rank; None: as many as it has CPUs, and more than it has ``now``."""
+    number = max(_cpus_per_rank(machine), (now or 0) + 1) if number is None else number
     if start.starter == "train":
         if start.folder:
             return sentence(option_or(start, "data.workers", number), "; a pack is read faster")

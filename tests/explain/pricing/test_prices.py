@@ -104,6 +104,15 @@ def test_workers_that_were_counted_are_kept_in_that_number() -> None:
     assert loss_s == pytest.approx((0.4 - 0.01) / 10, rel=0.02), "kept workers begin the first batch with the epoch"
 
 
+def test_workers_that_are_kept_already_are_not_kept_once_more() -> None:
+    first = np.arange(STEPS) % 10 == 0
+    one = job(4, input=only(4, STEPS, seconds=0.4, every=10))
+    (suspect,) = first_batch_stall.find(facts(one, FOUR, first=first, keeps_workers=True))
+    assert suspect.remedy.lines == ()
+    assert "persistent_workers" not in suspect.remedy.text
+    assert "across epochs" in suspect.remedy.text
+
+
 def test_waiting_for_a_cpu_is_an_upper_bound_within_what_takes_cpus() -> None:
     """Threads of a rank wait for more seconds than a step has; a sleep of 33 ms between the phases stays."""
     one = job(4, other=0.033)

@@ -23,7 +23,9 @@ from tests.explain.made import (
 from tests.replay.windows import Call, jitter, late, only, rotating, window
 
 from allpull.explain.evidence.facts import OtherRun
+from allpull.explain.evidence.loader_pace import LoaderPace
 from allpull.explain.evidence.machine import Machine
+from allpull.explain.rules import slow_loader_rank
 from allpull.replay.engine import replay
 from allpull.replay.window import Window
 from allpull.schema.explained import Finding
@@ -323,6 +325,12 @@ def test_a_loader_that_reads_nothing_is_not_answered_with_local_disks() -> None:
         assert one.rule == "slow-loader-rank"
         assert ("local disks" in one.remedy) is staged
         assert ("made in the training process on node4" in one.remedy) is not staged
+
+
+def test_a_slow_loader_is_not_answered_with_fewer_workers_than_it_has() -> None:
+    pace = LoaderPace(workers=12, batch_s=np.full(8, 0.01), step_s=np.full(8, 0.001), ahead=24, error_s=np.zeros(8))
+    (one,) = slow_loader_rank.find(facts(job(8, input=late(8, STEPS, rank=7, by_s=0.03)), EIGHT, pace=pace))
+    assert "num_workers=13," in one.remedy.text
 
 
 def test_a_rehearsal_is_not_blamed_for_the_machine_under_it() -> None:

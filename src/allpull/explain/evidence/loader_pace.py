@@ -73,6 +73,19 @@ def loader_pace(run: RunData, steps: NDArray[np.int64]) -> LoaderPace | None:
     )
 
 
+def keeps_workers(run: RunData) -> bool:
+    """Whether workers live on from one pass over their loader to the next: an iterator makes batches in both."""
+    for log in run.events.values():
+        begins = [mark.step for mark in log.epochs[1:]]
+        spans: dict[int, tuple[int, int]] = {}
+        for one in log.loaders:
+            first, last = spans.get(one.loader, (one.first_step, one.step))
+            spans[one.loader] = min(first, one.first_step), max(last, one.step)
+        if any(first < step and last > step + 1 for first, last in spans.values() for step in begins):
+            return True
+    return False
+
+
 def _relative_error(reports: Sequence[Sequence[LoaderWork]]) -> Floats:
     """The standard error of each rank's mean batch, relative to it, from all ranks' scatter about their own means."""
     scatter, freedom, made = 0.0, 0, np.zeros(len(reports))

@@ -33,6 +33,11 @@ from allpull.units import show_time
 
 KEEP_AHEAD = sentence("prepare more batches before they are needed: ", starter("--set data.ahead=8", "data.ahead"))
 
+KEPT = sentence(
+    "the workers are kept from one epoch to the next already, but begin each with an empty queue: let one pass go on "
+    "across epochs, with a sampler that repeats the data set"
+)
+
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where the first batches of epochs take longer than others."""
@@ -61,6 +66,8 @@ def find(facts: Facts) -> list[Candidate]:
 
 
 def _keep_workers(facts: Facts) -> Action:
-    """How to keep workers from one epoch to the next."""
+    """How to keep workers from one epoch to the next; if they are kept, how to keep their queue filled, too."""
+    if facts.keeps_workers:
+        return KEPT
     line = program(f"DataLoader(num_workers={facts.workers or 1}, persistent_workers=True)")
     return sentence("keep the workers of the loader: ", line, "" if facts.workers else ", with as many as now")

@@ -100,7 +100,7 @@ def _suspect(group: Group, facts: Facts) -> Candidate:
 def _remedy(ranks: list[int], facts: Facts) -> Action:
     hosts = facts.hosts_of(ranks)
     which, does = ("that rank", "does") if len(ranks) == 1 else ("these ranks", "do")
-    more = workers(facts.start, facts.machine)
+    more = workers(facts.start, facts.machine, now=facts.workers)
     if _makes_its_own(facts):
         on = f" on {quoted(hosts)}" if hosts else ""
         made = f"the data is made in the training process{on}, and not read from storage"
