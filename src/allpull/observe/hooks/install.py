@@ -62,7 +62,7 @@ class Program:
         attach = inference.reduces if device is None else device.reduces
         self._install("post-accumulate-hook", lambda: networks.watch_arrivals(attach))
         self._install("buckets", lambda: self._at_boundary(Buckets(inference, networks.parallel)))
-        self._install("DDP settings", lambda: self._settings(Settings(inference, networks.parallel)))
+        self._install("DDP settings", lambda: self._settings(inference, networks))
         self._install("input shapes", lambda: self._add(InputShapes(inference, networks)))
         every = checked_every(self.session.job)
         if every:
@@ -102,7 +102,8 @@ class Program:
         self._at_boundary(part)
         self.session.at_close.append(part.finish)
 
-    def _settings(self, settings: Settings) -> None:
+    def _settings(self, inference: StepInference, networks: Networks) -> None:
+        settings = Settings(inference, networks.parallel, self._collectives)
         self._add(settings)
         self._try("comm hooks", settings.watch_hooks)
 

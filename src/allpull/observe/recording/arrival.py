@@ -4,7 +4,8 @@ For a few backward passes that reduce, a hook on each parameter learns which gra
 bucket of DDP; from then on only those parameters keep theirs, at half a microsecond each. Hooks follow
 ``requires_grad``: torch refuses a hook on a frozen parameter, so it is set once the parameter is trained. DDP's own
 logger has the arrival too, but reading it costs 50 µs per step and lags one iteration (docs/decisions/002);
-``tests/observe/recording/test_arrival.py`` compares the two.
+``tests/observe/recording/test_arrival.py`` compares the two. With a communication hook of the program a bucket is ready
+when the hook calls its first collective: what it does before that is work of the rank, and no exchange yet.
 
 On an accelerator the host only enqueues gradients. There these hooks call ``on_device``, which enqueues an event: torch
 runs our hooks before that of DDP, which enqueues the reduction of the bucket.
@@ -99,6 +100,15 @@ class Arrival:
         if 0 in moments:
             return (ready,)
         return tuple(itertools.accumulate((*moments, ready), max))  # a bucket is reduced after those before it
+
+    def handed_over(self, place: int, now: int, *, is_last: bool) -> None:
+        """The bucket in ``place`` goes to the other ranks only ``now``, ns: a communication hook worked on it first."""
+        if self.on_device is not None:
+            return
+        if not is_last and place < len(self._moments):
+            self._moments[place] = now
+        elif is_last and self._ready_ns:
+            self._ready_ns = self.live[ARRIVED_NS] = now
 
     def thaw(self) -> None:
         """Set the hooks of parameters that are trained again."""
@@ -229,6 +239,10 @@ class Arrivals:
         self.any = True
         if self._recorder is not None:
             self.serve(self._recorder)
+
+    def of(self, number: int) -> Optional[Arrival]:
+        """The clock of the network with this number; None: it has none."""
+        return next((clock for known, clock in self._clocks if known == number), None)
 
     def serve(self, recorder: Recorder) -> None:
         """Connect the clocks with ``recorder`` and its live state."""

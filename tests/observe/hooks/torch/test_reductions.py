@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from tests.observe.hooks.conftest import Watch, Watched
 
@@ -210,3 +212,49 @@ for step in range(24):
     assert (first.hook_calls, last.hook_calls) == (4, 24)
     assert 0.01 <= (last.hook_ns - first.hook_ns) / 20e9 < 0.05
     assert last.hook_ns <= sum(step.backward_ns for step in run.steps())
+
+
+def test_a_bucket_is_ready_when_its_hook_calls_a_first_collective(watched: Watch) -> None:
+    """What a hook does before is work of its rank. One that calls none of torch's tells nothing of that."""
+    run = watched(
+        ALONE
+        + """
+import json, time
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+net = DistributedDataParallel(nn.Sequential(*[nn.Linear(64, 64) for _ in range(4)]), bucket_cap_mb=0.02)
+alone = DistributedDataParallel(nn.Linear(64, 64))
+optimizer = torch.optim.SGD([*net.parameters(), *alone.parameters()], lr=0.01)
+went = []
+def slowly(state, bucket):
+    time.sleep(0.005)
+    before = time.monotonic_ns()
+    future = allreduce_hook(None, bucket)
+    went[-1].append((before, time.monotonic_ns()))
+    time.sleep(0.005)
+    return future
+def nothing(state, bucket):
+    time.sleep(0.005)
+    went[-1].append((time.monotonic_ns(), 0))
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+net.register_comm_hook(None, slowly)
+alone.register_comm_hook(None, nothing)
+for step in range(12):
+    optimizer.zero_grad()
+    network = net if step < 10 else alone
+    went.append([])
+    network(torch.randn(6, 64)).sum().backward()
+    optimizer.step()
+print(json.dumps(went))
+"""
+    )
+    check(run, 12)
+    went, steps = json.loads(run.out), run.steps()
+    assert len(went[9]) > 1
+    for sent, step in zip(went[:10], steps, strict=False):
+        before, after = sent[-1]
+        assert before <= step.arrival_ns <= after
+        assert all(one[0] <= ready <= one[1] for one, ready in zip(sent, step.ready_ns or (), strict=False))
+    assert all(step.ready_ns is not None and len(step.ready_ns) == len(went[9]) for step in steps[4:10])
+    assert all(step.arrival_ns < sent[-1][0] for sent, step in zip(went[10:], steps[10:], strict=True))

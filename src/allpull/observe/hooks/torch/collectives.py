@@ -85,6 +85,7 @@ class Collectives:
         self._numbers: Dict[str, int] = {}
         self._wrapped: Dict[Callable[..., Any], Callable[..., Any]] = {}
         self._calling = False
+        self.first_ns = 0  # when the first one began since this was set to 0
         self._joined: Optional[Dict[str, Any]] = None  # the process group, once this rank is in it
         self._unobserved: List[str] = []
 
@@ -152,6 +153,7 @@ class Collectives:
             depth, inside, begin = calls.collective_begins(operation)
             if depth == NOT_SEEN:
                 return function(*args, **kwargs)
+            self.first_ns = self.first_ns or begin
             self._calling = True
             try:
                 work = function(*args, **kwargs)

@@ -11,8 +11,10 @@ import time
 import weakref
 from typing import Any, Callable, Dict, Iterable, Optional, Tuple
 
+from ...recording.arrival import Arrival
 from ..inference.step_inference import StepInference
 from ..safety import safely
+from .collectives import Collectives
 
 FIRST = 4  # the step at which settings are recorded; DDP has then rebuilt its buckets
 AGAIN = 100  # steps: DDP's logger samples as often (kDDPRuntimeLoggingSampleRate)
@@ -21,11 +23,17 @@ AGAIN = 100  # steps: DDP's logger samples as often (kDDPRuntimeLoggingSampleRat
 class Settings:
     """The settings of the networks that ``networks`` returns by number, written when they or their passes change."""
 
-    def __init__(self, inference: StepInference, networks: Callable[[], Iterable[Tuple[int, Any]]]) -> None:
+    def __init__(
+        self,
+        inference: StepInference,
+        networks: Callable[[], Iterable[Tuple[int, Any]]],
+        collectives: Collectives,
+    ) -> None:
         self.session = inference.session
         self.failed = inference.failed
         self._inference = inference
         self._networks = networks
+        self._collectives = collectives
         self._passes: Dict[int, Passes] = {}
         self._hooks: "weakref.WeakKeyDictionary[Any, Hook]" = weakref.WeakKeyDictionary()  # by reducer
 
@@ -41,7 +49,7 @@ class Settings:
 
         @functools.wraps(register)
         def observed(reducer: Any, state: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
-            timed = Hook(hook)
+            timed = Hook(hook, self._begins, functools.partial(self._returned, weakref.ref(reducer)))
             answer = register(reducer, state, timed, *args, **kwargs)
             self._registered(reducer, timed)
             return answer
@@ -51,6 +59,19 @@ class Settings:
     @safely("DDP settings")
     def _registered(self, reducer: Any, hook: "Hook") -> None:
         self._hooks[reducer] = hook
+
+    def _begins(self) -> None:
+        self._collectives.first_ns = 0
+
+    @safely("DDP settings")
+    def _returned(self, reducer: Any, bucket: Any) -> None:
+        """The hook of ``reducer`` has handed over ``bucket``, when it called its first collective."""
+        first_ns, owner = self._collectives.first_ns, reducer()
+        if first_ns:
+            number = next((number for number, network in self._networks() if network.reducer is owner), None)
+            arrival: Optional[Arrival] = None if number is None else self._inference.arrivals.of(number)
+            if arrival is not None:
+                arrival.handed_over(bucket.index(), first_ns, is_last=bucket.is_last())
 
     @safely("DDP settings")
     def at_step(self, step: int) -> None:
@@ -103,21 +124,26 @@ class Settings:
 class Hook:
     """A communication hook of the program, with how often it was called and what that took."""
 
-    __slots__ = ("_hook", "calls", "name", "spent_ns")
+    __slots__ = ("_begins", "_hook", "_returned", "calls", "name", "spent_ns")
 
-    def __init__(self, hook: Callable[[Any, Any], Any]) -> None:
+    def __init__(
+        self, hook: Callable[[Any, Any], Any], begins: Callable[[], None], returned: Callable[[Any], None]
+    ) -> None:
         self._hook = hook
+        self._begins, self._returned = begins, returned
         self.name = str(getattr(hook, "__qualname__", type(hook).__name__))
         self.calls = self.spent_ns = 0
 
     def __call__(self, state: Any, bucket: Any) -> Any:
         """Reduce ``bucket`` as the program's hook does."""
+        self._begins()
         begin = time.monotonic_ns()
         try:
             return self._hook(state, bucket)
         finally:
             self.spent_ns += time.monotonic_ns() - begin
             self.calls += 1
+            self._returned(bucket)
 
 
 class Passes:
