@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tests.explain.made import STEPS, facts, found, hosts_of, job, ring
 from tests.replay.windows import Call, anything, late, only, relabelled, rotating, stretched
 
+from allpull.analyse.statistics import when_there
 from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.pricing.expected_gain import expected_gain
-from allpull.explain.pricing.price import onset
 
 EIGHT = Machine(hosts=hosts_of(8))
 SEEDS = st.integers(0, 2**32 - 1)
@@ -181,13 +181,14 @@ def test_what_one_of_two_loaders_waits_longer_is_not_promised_to_both() -> None:
     assert findings["input-bound"].loss_s_per_step == pytest.approx(0.02, rel=0.1)
 
 
-def test_a_loss_sets_in_where_it_begins() -> None:
+def test_a_loss_is_there_from_where_it_begins_or_up_to_where_it_ends() -> None:
     loss = np.concatenate([np.zeros(12), np.full(18, 0.1)])
-    assert onset(loss) == 12
-    assert onset(loss[:15]) is None
-    assert onset(np.full(40, 0.1)) is None
-    assert onset(np.zeros(40)) is None
-    assert onset(loss[::-1]) is None
+    assert when_there(loss) == slice(12, 30)
+    assert when_there(loss[::-1]) == slice(0, 18)
+    assert when_there(0.02 + loss[::-1]) is None, "a sixth of it is left: it has not ended"
+    assert when_there(loss[:15]) is None
+    assert when_there(np.full(40, 0.1)) is None
+    assert when_there(np.zeros(40)) is None
 
 
 def test_too_few_steps_give_no_finding_and_no_error() -> None:

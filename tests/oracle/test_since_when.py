@@ -1,4 +1,4 @@
-"""A loss that begins within the window: its gain is of the window, and the evidence says since when it is there."""
+"""A loss that begins or ends within the window: its gain is of the window, and the evidence says when it is there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,19 @@ def test_what_a_loss_that_begins_half_way_is_a_share_of(judge: Judge) -> None:
     assert since.value == pytest.approx(0.040, rel=0.03)
 
 
+def test_a_loss_that_ends_is_certain_and_said_to_have_ended(judge: Judge) -> None:
+    """In the first third of the steps a rank is late by half a step: the rest of them does not make that uncertain."""
+    healthy = even(steps=152)
+    judged = judge(healthy.later("backward", 0.050, rank=1, steps=slice(0, 52)), healthy)
+    found = judged.finding("slow-rank", ranks=[1])
+    assert_priced(found, judged.truth)
+    (until,) = (line for line in found.evidence if "nearly nothing after it" in line.what)
+    assert "up to step 51," in until.what
+    assert "the gain is of steps 2 to 151" in until.what
+    assert until.value == pytest.approx(0.050, rel=0.03)
+
+
 def test_a_loss_from_the_first_step_on_has_no_begin(judge: Judge) -> None:
     healthy = even(steps=62)
     found = judge(healthy.later("forward", 0.040, rank=1), healthy).finding("slow-rank", ranks=[1])
-    assert not [line for line in found.evidence if "less than half of it before" in line.what]
+    assert not [line for line in found.evidence if "cost per step" in line.what]

@@ -71,8 +71,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
     window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
     compared = [(one.data, other) for one in references if isinstance(other := record(one), Window)]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
-    charged = blame(window)
-    networks = ddp_settings(run)
+    charged, networks = blame(window), ddp_settings(run)
     facts = gather(
         window,
         machine,

@@ -306,10 +306,12 @@ def _finding(one: Candidate, priced: Price, facts: Facts, others: Sequence[Candi
         title += _first(one, others)
         source = f"a replay of {facts.span} without this alone"
         evidence.append(seconds("gain per step if only this is fixed", max(priced.alone_s, 0.0), source))
-    if priced.since is not None and priced.since_s is not None:
-        first, last = facts.window.steps[[priced.since, -1]].tolist()
-        what = f"cost per step from step {first:,} on, less than half of it before; the gain is of {facts.span}"
-        evidence.append(seconds(what, priced.since_s, f"steps {first:,} to {last:,}"))
+    if priced.there is not None and priced.there_s is not None:
+        first, *_, last = facts.window.steps[priced.there].tolist()
+        begins = f"from step {first:,} on, less than half of it before"
+        when = begins if priced.there.start else f"up to step {last:,}, nearly nothing after it"
+        what = f"cost per step {when}; the gain is of {facts.span}"
+        evidence.append(seconds(what, priced.there_s, f"steps {first:,} to {last:,}"))
     if one.bounds is None and priced.gain.is_at_most:
         title = f"{title}: this costs at most {show_time(priced.loss_s)} per step"
     return Finding(

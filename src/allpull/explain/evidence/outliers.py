@@ -34,11 +34,12 @@ from math import comb
 
 import numpy as np
 
-from allpull.analyse.statistics import MIN_BLOCKS, MIN_POINTS, ratio_interval, steps_per_draw
+from allpull.analyse.statistics import MIN_BLOCKS, MIN_POINTS, ratio_interval, steps_per_draw, when_there
 from allpull.analyse.steps.grid import Floats
 from allpull.analyse.student_t import quantile
 from allpull.explain.evidence.jitter import QUARTILE_SD
 from allpull.replay.leave_one_out import beyond_others
+from allpull.replay.spread import resample
 from allpull.replay.window import Bools
 from allpull.schema.results import Interval
 
@@ -126,8 +127,17 @@ def by_phase(phases: Mapping[str, Floats]) -> dict[str, Floats]:
 
 
 def mean_interval(series: Floats) -> Interval:
-    """The mean of ``series`` (steps,) with its 95 % interval."""
-    return ratio_interval(series, np.ones_like(series))
+    """The mean of ``series`` (steps,) with its 95 % interval.
+
+    Where it is there in a part of the steps only, these are resampled among themselves, as its price is.
+    """
+    there, each = when_there(series), np.ones_like(series)
+    if there is None:
+        return ratio_interval(series, each)
+    apart = np.zeros(series.size, dtype=np.bool_)
+    apart[there] = True
+    both, mean = np.stack([series, each], axis=1), float(series.mean())
+    return resample(both, apart, lambda sums: sums[..., 0] / sums[..., 1], moves=series - mean).interval()
 
 
 def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Floats]], float]:

@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from allpull.analyse.statistics import change_point
+from allpull.analyse.statistics import when_there
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal
 from allpull.explain.evidence.deliveries import limited
@@ -21,21 +21,20 @@ from allpull.schema.results import Interval
 
 LEAST_LEFT = 0.01  # of a step: clocks that are wrong by more tell nothing
 CERTAIN = 0.9  # of a loss: a price of which that much is certain is an estimate, not an upper bound
-NOT_YET = 0.5  # of a loss: what was there before is another loss, or none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Price:
     """The cost of a candidate, s per step, and the speed-up without it; ``alone_s``: the saving of its own removal.
 
-    ``since``: the row of the steps from which on it costs anything, ``since_s`` per step; None: from the first on.
+    ``there``: the rows of the steps in which it costs anything, ``there_s`` per step; None: in all of them.
     """
 
     loss_s: float
     gain: Interval
     alone_s: float
-    since: int | None = None
-    since_s: float | None = None
+    there: slice | None = None
+    there_s: float | None = None
 
 
 def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = None) -> Price:
@@ -49,13 +48,13 @@ def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = Non
     after_s = replay(without(base)).step_s
     alone_s = after_s if is_recorded else replay(without(facts.window)).step_s
     steps = max(1, recorded_s.size)
-    since = onset(before_s - after_s)
+    there = when_there(before_s - after_s)
     return Price(
         loss_s=float((before_s - after_s).sum()) / steps,
         gain=_speed_up(recorded_s, before_s, after_s, facts.window.odd if rare is None else rare),
         alone_s=float((recorded_s - alone_s).sum()) / steps,
-        since=since,
-        since_s=None if since is None else float((before_s - after_s)[since:].mean()),
+        there=there,
+        there_s=None if there is None else float((before_s - after_s)[there].mean()),
     )
 
 
@@ -194,31 +193,20 @@ def without_all(window: Window, removals: Sequence[Removal]) -> Window:
 def _speed_up(recorded_s: Floats, before_s: Floats, after_s: Floats, rare: Bools) -> Interval:
     """The speed-up T ÷ (T − loss), with its 95 % interval, from the increments of each step.
 
-    Steps before and after the onset of a loss are resampled separately: a link that fails half-way is not random.
-    Without an onset the ``rare`` steps, (steps,), are: their number is taken as it is.
+    Steps with and without a loss that begins or ends are resampled separately: a link that fails half-way is not
+    random. Otherwise the ``rare`` steps, (steps,), are: their number is taken as it is.
     """
     left_s = recorded_s - before_s + after_s
     total_s, rest_s = float(recorded_s.sum()), float(left_s.sum())
     if not (total_s > 0 and rest_s > 0):
         return Interval(value=1.0, low=None, high=None)
-    since = onset(before_s - after_s)
-    apart = rare if since is None else np.arange(recorded_s.size) >= since
+    there, apart = when_there(before_s - after_s), rare
+    if there is not None:
+        apart = np.zeros(recorded_s.size, dtype=np.bool_)
+        apart[there] = True
     return resample(
         np.stack([recorded_s, left_s], axis=1),
         apart,
         lambda totals: totals[..., 0] / totals[..., 1],
         moves=recorded_s - total_s / rest_s * left_s,
     ).interval()
-
-
-def onset(loss_s: Floats) -> int | None:
-    """The first step from which a loss (steps,) is there that was not before; None: it always was, or never.
-
-    >>> onset(np.array([0.0, 0.1] * 8 + [5.0, 4.0] * 8))
-    16
-    """
-    cut = change_point(loss_s)
-    if cut is None:
-        return None
-    before, after = float(np.median(loss_s[:cut])), float(np.median(loss_s[cut:]))
-    return cut if after > 0 and before < NOT_YET * after else None
