@@ -201,6 +201,16 @@ def test_a_rank_that_pauses_in_every_nth_step_stands_out(steps: int, every: int,
     assert [one.rank for one in outliers(work).ranks] == [1]
 
 
+@pytest.mark.parametrize("between", [slice(39, None, 20), slice(4, 120, 20), slice(39, 180, 20)])
+def test_a_rank_that_pauses_in_every_nth_step_of_a_part_of_them_stands_out(between: slice) -> None:
+    """It saves after each evaluation, which begins with the second epoch, or ends before the last one."""
+    work = noisy("gaussian", 1, 200, 2)
+    work[between, 1] += 0.3
+    (one,) = outliers(work).ranks
+    assert one.rank == 1
+    assert one.size.value == pytest.approx(0.3 * work[between, 1].size / 200, rel=0.2)
+
+
 @pytest.mark.parametrize(
     ("steps", "number", "ranks"),
     in_short(((20, 4, 2), (90, 4, 2), (90, 6, 8), (90, 3, 2), (40, 5, 4)), (20, 4, 2), (90, 3, 2)),

@@ -174,22 +174,29 @@ def _at_intervals(excess: Floats, work_s: Floats) -> Bools:
     for rank in np.flatnonzero(pauses.sum(axis=0) > 1):
         places = np.flatnonzero(pauses[:, rank])
         every = int(np.bincount(np.diff(places)).argmax())
-        due = np.arange(np.bincount(places % every).argmax(), steps, every)
-        found = float(more[due, rank].sum()) >= MOST_OF_IT * float(more[places, rank].sum())
-        apart[due, rank] = found and pauses[due, rank].all() and _chance(steps, due.size) < SELDOM
+        offset = int(np.bincount(places % every).argmax())
+        regular = places[places % every == offset]
+        throughout, between = np.arange(offset, steps, every), np.arange(regular[0], regular[-1] + 1, every)
+        for due in (throughout, between):
+            found = float(more[due, rank].sum()) >= MOST_OF_IT * float(more[places, rank].sum())
+            if found and pauses[due, rank].all() and _chance(steps, due.size, anywhere=due is between) < SELDOM:
+                apart[due, rank] = True
     return apart if apart.any(axis=0).sum() <= ranks // 2 else np.zeros_like(apart)
 
 
-def _chance(steps: int, number: int) -> float:
-    """The share of the ways to choose ``number`` of ``steps`` that are each n-th step from first to last.
+def _chance(steps: int, number: int, *, anywhere: bool = False) -> float:
+    """The share of the ways to choose ``number`` of ``steps`` that are each n-th step, from first to last.
 
-    >>> round(_chance(90, 4) * comb(90, 4))
-    134
+    ``anywhere``: or from one of them to another.
+
+    >>> round(_chance(90, 4) * comb(90, 4)), round(_chance(90, 4, anywhere=True) * comb(90, 4))
+    (134, 1218)
     """
     every = np.arange(2, steps)
-    first = np.maximum(0, steps - number * every)
-    last = np.minimum(every, steps - (number - 1) * every) - 1
-    return float(np.maximum(0, last - first + 1).sum()) / comb(steps, number)
+    last = steps - (number - 1) * every  # steps in which the first of them may be
+    if not anywhere:
+        last = np.minimum(every, last) - np.maximum(0, steps - number * every)
+    return float(np.maximum(0, last).sum()) / comb(steps, number)
 
 
 def _steadily(work_s: Floats) -> tuple[Floats, Floats]:
