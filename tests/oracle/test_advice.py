@@ -55,8 +55,12 @@ def test_uneven_evaluation_by_all(judge: Judge, device: Device | None) -> None:
     assert len(found) == 1, judged.said()
     assert "evaluation" in found[0].rule
     assert found[0].gain is not None
-    # Either price is right: rank 3 like the others, or the same work shared by all.
-    assert 0.97 * if_shared <= found[0].gain.value <= 1.03 * judged.truth
+    # Either price is right: rank 3 like the others, or the same work shared by all; the interval has both.
+    assert found[0].gain.value == pytest.approx(if_shared, rel=0.03)
+    assert found[0].gain.low is not None
+    assert found[0].gain.high is not None
+    assert found[0].gain.low <= 1.01 * if_shared
+    assert 0.99 * judged.truth <= found[0].gain.high <= 1.1 * judged.truth
 
 
 @PLACES
