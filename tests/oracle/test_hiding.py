@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.oracle.conftest import Judge
 from tests.oracle.judged import assert_priced
+from tests.oracle.records import Recording
 from tests.oracle.training import Call, Device, even
 
 PLACES = pytest.mark.parametrize("device", [None, Device()], ids=["cpu", "device"])
@@ -51,6 +52,16 @@ def test_two_ranks_that_pause_in_turn_for_less_than_a_quarter_of_a_step(judge: J
 
 METRIC = Call(op="all_reduce", bytes=4096, phase="forward", at=1.0)
 BUFFERS = Call(op="broadcast", bytes=4096, phase="forward", at=0.0, root=0)
+
+
+def test_how_late_two_of_three_ranks_are_is_told_without_what_all_wait_for_a_cpu(judge: Judge) -> None:
+    """A rank is held against those that are not late in the same phase, and their waiting against its own."""
+    healthy = even(ranks=3, steps=120, jitter=0.05)
+    late = healthy.later("forward", 0.020, rank=1).later("backward", 0.015, rank=2)
+    judged = judge(late, healthy, Recording(queued_s=(0.003, 0.003, 0.003)))
+    for rank, late_s in ((1, 0.020), (2, 0.015)):
+        (size,) = (one for one in judged.finding("slow-rank", ranks=[rank]).evidence if "beyond the median" in one.what)
+        assert size.value == pytest.approx(late_s, rel=0.05)
 
 
 @PLACES

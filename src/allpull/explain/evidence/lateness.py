@@ -105,7 +105,7 @@ def late_ranks(window: Window, machine: Machine, blame: Blame | None = None, sta
     own_meetings = {} if is_whole else _before_different_meetings(window, machine, blame)
     hidden = tuple(sorted(own_meetings, key=lambda one: -one.size.value))
     if not hidden and not stalled.ranks:
-        hidden = _in_different_phases(window, own_s if held_s is None else np.maximum(own_s - held_s, 0.0))
+        hidden = _in_different_phases(window, own_s, np.zeros_like(own_s) if held_s is None else held_s)
     out = [
         one
         for one in hidden or computing.ranks
@@ -168,20 +168,24 @@ def _loaders(window: Window, least_s: float) -> tuple[Outlier, ...]:
     return tuple(one for one in late if one.rank in behind)
 
 
-def _in_different_phases(window: Window, own_s: Floats) -> tuple[Outlier, ...]:
+def _in_different_phases(window: Window, own_s: Floats, held_s: Floats) -> tuple[Outlier, ...]:
     """The late ranks, where these are more than half of all, but not in any one phase; otherwise none.
 
     In total they hide each other: of three ranks two are late, or one is fast. In each phase most ranks are not late.
-    The work ``own_s`` (steps, ranks) of a rank is compared with that of a rank that is like the median in each phase.
+    The work ``own_s`` of a rank is compared with that of a rank that is in each phase like the median of those that are
+    not late in it, both without what they waited for a CPU, ``held_s``; (steps, ranks).
     """
     if not MIN_RANKS <= window.ranks < FEW_RANKS:
         return ()
     phases = {name: window.per_step(name) for name in COMPUTING if name in window.work and is_work(window, name)}
-    usual_s = sum((np.median(seconds, axis=1) for seconds in phases.values()), start=np.zeros(window.steps.size))
+    late_in = {name: outliers(seconds).ranks for name, seconds in phases.items()}
+    usual_s = -np.median(held_s, axis=1)
+    for name, seconds in phases.items():
+        usual_s += np.median(np.delete(seconds, [one.rank for one in late_in[name]], axis=1), axis=1)
     late = {}
-    for seconds in phases.values():
-        for one in outliers(seconds).ranks:
-            more = mean_interval(own_s[:, one.rank] - usual_s)
+    for standing_out in late_in.values():
+        for one in standing_out:
+            more = mean_interval(own_s[:, one.rank] - held_s[:, one.rank] - usual_s)
             if one.steady and more.value >= OF_PHASE * one.size.value:
                 late[one.rank] = Outlier(rank=one.rank, size=more, steady=True)
     if len(late) <= window.ranks // 2:
