@@ -72,6 +72,7 @@ ROTATES = 0.03  # of a step, in the median step: below it, jitter of any machine
 PAUSE = 0.25  # of a step: longer than any jitter
 CLEAR, PAUSE_SDS = 2.0, 8.0  # times the least share, and standard deviations: a shorter pause that is no jitter either
 MIN_RANKS = 2
+MOSTLY = 0.75  # of the pauses: a rank that has more is named, though chance may have chosen it
 COLLECT_TOGETHER = sentence(
     "collect garbage at the same step on all ranks: ",
     *(program("gc.disable()"), ", and ", program("gc.collect()"), " every N steps; ", program("gc.freeze()")),
@@ -112,11 +113,12 @@ def find(facts: Facts) -> list[Candidate]:
     without: Removal = partial(undisturbed, phases=phases, usual=usual, keeps_jitter=not varies)
     if are_single(deviations) and not paced_ranks(window).any():  # where hosts pace, the price is an upper bound
         without = partial(undelayed, phases=phases)
+    often = _in_each(behind) if in_each else _in_turn(paused_s[pauses], last_rank[pauses], behind.size)
     return [
         Candidate(
             rule="rotating-imbalance",
             kind="rest",
-            title=f"{_often(behind if in_each else paused_s, pauses, in_each=in_each)}, most of it {WHERE[where]}"
+            title=f"{often}, most of it {WHERE[where]}"
             + "".join(f"{', and' if place else ':'} {CAUSES[cause]}" for place, cause in enumerate(causes)),
             remedy=joined("; ", *(_against(cause, facts.start) for cause in causes)) or _quiet(facts),
             evidence=(
@@ -192,12 +194,24 @@ def _quiet(facts: Facts) -> Action:
     return sentence(equal, machine, ", ", program("gc.freeze()"), " after the first epoch")
 
 
-def _often(behind_s: Floats, pauses: Bools, *, in_each: bool) -> str:
-    """In which steps a rank is late, and by how much; both (steps,)."""
-    if in_each:
-        return f"A different rank is late in each step, by {show_time(float(behind_s.mean()))}"
-    often = f"{int(pauses.sum()):,} of {pauses.size:,} steps"
-    return f"Ranks pause in turn: in {often} one of them is late, by {show_time(float(behind_s[pauses].mean()))}"
+def _in_each(behind_s: Floats) -> str:
+    """By how much the last rank of each step is late, (steps,)."""
+    return f"A different rank is late in each step, by {show_time(float(behind_s.mean()))}"
+
+
+def _in_turn(paused_s: Floats, last_rank: NDArray[np.intp], steps: int) -> str:
+    """In which of ``steps`` steps a rank is late, by how much, and which one; both (pauses,).
+
+    >>> _in_turn(np.full(9, 0.4), np.array([0] * 8 + [1]), 175)
+    'Ranks pause: in 9 of 175 steps one of them, mostly rank 0, is late, by 400 ms'
+    >>> _in_turn(np.full(9, 0.4), np.array([0] * 5 + [1] * 4), 175)
+    'Ranks pause in turn: in 9 of 175 steps one of them is late, by 400 ms'
+    """
+    often, by = f"in {paused_s.size:,} of {steps:,} steps one of them", show_time(float(paused_s.mean()))
+    by_rank = np.bincount(last_rank)
+    if by_rank.max() > MOSTLY * paused_s.size:
+        return f"Ranks pause: {often}, mostly rank {int(by_rank.argmax())}, is late, by {by}"
+    return f"Ranks pause in turn: {often} is late, by {by}"
 
 
 def _expected(usual: Jitter, ranks: int, facts: Facts) -> tuple[Evidence, ...]:
