@@ -115,3 +115,19 @@ def test_ranks_that_are_late_in_turn_are_told_the_phase_in_which_they_are(judge:
     for rank in (0, 1):
         title = judged.finding("slow-rank", ranks=[rank]).title
         assert title.endswith("before one of their collectives, most of it in forward"), judged.said()
+
+
+@PLACES
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_is_late_in_long_steps_only_does_not_vary(judge: Judge, ranks: int, device: Device | None) -> None:
+    """Every fourth step trains a second network as well, and rank 1 is late there: a GAN with more updates of its critic.
+
+    What all ranks take longer for in these steps is no jitter that rank 1 would keep without its fault.
+    """
+    fourth = slice(3, None, 4)
+    healthy = even(ranks=ranks, steps=122, device=device).later("backward", 0.040, rank=slice(None), steps=fourth)
+    judged = judge(healthy.later("backward", 0.050, rank=1, steps=fourth), healthy)
+    found = judged.finding("slow-rank", ranks=[1])
+    assert found.gain is not None
+    assert found.gain.value == pytest.approx(judged.truth, rel=0.015)
+    assert not [line for line in found.evidence if "cost per step from" in line.what], "it comes and goes"

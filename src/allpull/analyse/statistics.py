@@ -109,8 +109,8 @@ def change_point(series: Floats) -> int | None:
 def when_there(series: Floats) -> slice | None:
     """The steps in which a loss, ``series`` (n,), is there that begins or ends between the first and the last step.
 
-    None: it always is, or never, or it comes and goes. Its level has to change by far more than stalls now and then can
-    move it (``JUMP`` standard errors), in most of the steps.
+    None: it always is, or never, or it comes and goes. Its level has to change in most of the steps, and its mean by
+    far more than stalls now and then can move it: by ``JUMP`` standard errors, as of independent steps.
 
     >>> when_there(np.array([0.0, 0.1] * 8 + [5.0, 4.0] * 8))
     slice(16, 32, None)
@@ -120,7 +120,7 @@ def when_there(series: Floats) -> slice | None:
         return None
     sides = series[:cut], series[cut:]
     (before, after), means = [float(np.median(side)) for side in sides], [float(side.mean()) for side in sides]
-    variances = [float(side.var()) * steps_per_draw(side) / side.size for side in sides]
+    variances = [float(side.var()) / side.size for side in sides]
     if not abs(means[1] - means[0]) > JUMP * math.sqrt(sum(variances)):
         return None
     if after > 0 and before < NOT_YET * after and means[0] < NOT_YET * means[1]:

@@ -76,13 +76,14 @@ def _varying(level: Window, window: Window, phases: Collection[str], chosen: Boo
     """``level`` in which the work of ``chosen`` ranks deviates as in ``window``, as far as that of ``models`` does.
 
     A rank without jitter of its own is never the last one: of two equal ranks, that alone saves 0.56 standard
-    deviations of their work before each event. What a rank varies by beyond the others is part of its fault.
+    deviations of their work before each event. What a rank varies by beyond the others is part of its fault. So is what
+    goes with the others' work: a rank that is late in long steps alone is late there, and does not vary.
     """
     usual = ~window.odd
     if not usual.any():
         return level
-    sd_s = sum((window.per_step(name) for name in phases), start=np.zeros(window.wall_s.shape))[usual].std(axis=0)
-    share = np.minimum(1.0, np.divide(np.median(sd_s[models]), sd_s, out=np.ones_like(sd_s), where=sd_s > 0))
+    work_s = sum((window.per_step(name) for name in phases), start=np.zeros(window.wall_s.shape))[usual]
+    share = _share_of_jitter(work_s, models)
     own_s = _of_events(level, phases)
     deviation_s = share * _deviation(_of_events(window, phases), models, window, usual[window.step_of])
     kept = np.divide(np.maximum(own_s + deviation_s, 0.0), own_s, out=np.ones_like(own_s), where=own_s > 0)
@@ -94,6 +95,20 @@ def _varying(level: Window, window: Window, phases: Collection[str], chosen: Boo
     if lane is not None and "backward" in phases:
         lane = replace(lane, lead_s=lane.lead_s * kept[window.kind == REDUCE][:, None, :])
     return replace(level, work=work, reductions=lane)
+
+
+def _share_of_jitter(work_s: Floats, models: Bools) -> Floats:
+    """The jitter of ``models`` divided by that of each rank, at most 1, (ranks,); ``work_s`` is (steps, ranks).
+
+    The jitter of a rank is the part of its variance that is not its covariance with others: what steps have in common,
+    such as batches of different lengths, is in both.
+    """
+    centred = work_s - work_s.mean(axis=0)
+    common = centred[:, models].T @ centred / work_s.shape[0]
+    usual = np.median(centred[:, models].var(axis=0)[:, None] - common, axis=0)
+    own = centred.var(axis=0) - np.median(common, axis=0)
+    share: Floats = np.sqrt(np.clip(np.divide(usual, own, out=np.ones_like(own), where=own > 0), 0.0, 1.0))
+    return share
 
 
 def _deviation(work_s: Floats, models: Bools, window: Window, used: Bools) -> Floats:
