@@ -120,7 +120,7 @@ def test_ranks_that_are_late_in_turn_are_told_the_phase_in_which_they_are(judge:
 @PLACES
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_that_is_late_in_long_steps_only_does_not_vary(judge: Judge, ranks: int, device: Device | None) -> None:
-    """Every fourth step trains a second network as well, and rank 1 is late there: a GAN with more updates of its critic.
+    """Every fourth step trains a second network as well, and rank 1 is late there: a critic has more updates.
 
     What all ranks take longer for in these steps is no jitter that rank 1 would keep without its fault.
     """

@@ -154,21 +154,34 @@ def without_rotation(window: Window) -> Window:
 
 
 def without_persistence(window: Window) -> Window:
-    """All ranks have equal useful work over the window: the events of each shrink or grow in proportion.
+    """All ranks have equal useful work over the window: a rank has less or more of it where it usually differs.
 
     In the phases between, no rank takes longer in total than the lower median rank. What is left is rotating imbalance.
     """
     window = scaled(window, ORCHESTRATION, _not_above_usual(window))
     work = useful(window)
-    share = _share(work, window.ranks)
-    if share is None:
-        return window
-    factor = np.divide(1.0, share, out=np.ones_like(share), where=share > 0)
+    factor = _levelling(window, sum(work.values(), start=np.zeros((window.events, window.ranks))))
     lane = window.reductions
     if lane is not None:
-        lane = replace(lane, lead_s=lane.lead_s * factor)
+        lane = replace(lane, lead_s=lane.lead_s * factor[window.kind == REDUCE][:, None, :])
     evened = _with(window, work, lambda seconds: seconds * (factor - 1.0))
     return replace(window, work=evened, reductions=lane)
+
+
+def _levelling(window: Window, work_s: Floats) -> Floats:
+    """The factor of ``work_s`` by which each rank has as much of it as the mean rank, both (events, ranks).
+
+    It differs from 1 before those events of a step before which a rank that has more works longer than the mean one on
+    average, or a rank that has less shorter, and in proportion to that; where a rank does nothing there, everywhere.
+    """
+    usual_s = _mean_by_place(work_s, window, np.ones(window.events, dtype=np.bool_))
+    more_s = work_s.sum(axis=0) - work_s.sum(axis=0).mean()
+    apart_s = np.maximum((usual_s - _mean(usual_s)) * np.sign(more_s), 0.0) * (usual_s > 0)
+    part = np.divide(apart_s, usual_s, out=np.zeros_like(usual_s), where=usual_s > 0)
+    part[:, ~part.any(axis=0)] = 1.0
+    total_s = (part * work_s).sum(axis=0)
+    factor: Floats = 1.0 - part * np.divide(more_s, total_s, out=np.zeros_like(more_s), where=total_s > 0)
+    return factor
 
 
 def _not_above_usual(window: Window) -> Floats:
