@@ -91,6 +91,27 @@ def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
     return allpull
 
 
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``run_cli`` in this process, where one of its own shows nothing more: what would be a traceback is raised."""
+    from typer.testing import CliRunner  # noqa: PLC0415  most tests need no command line
+
+    from allpull.cli import app  # noqa: PLC0415
+
+    def run(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patch:
+            for name, value in {"COLUMNS": "120", "NO_COLOR": "1", **environment}.items():
+                patch.setenv(name, value)
+            if cwd is not None:
+                patch.chdir(cwd)
+            done = CliRunner().invoke(app, arguments)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], object]], Path]:
     """A function that fills a folder for all workers: ``made_once(name, fill)``; the first fills it, others wait."""
