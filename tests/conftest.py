@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib.util
 import json
 import os
@@ -35,6 +36,16 @@ sys.dont_write_bytecode = False
 # Where workers share the cores, threads of torch that wait for each other spin: ten times the work for nothing.
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+gc.disable()  # while tests are collected there is none, and Python looked through all of torch again and again
+
+
+def pytest_collection_finish() -> None:
+    """Let Python look for garbage again, in what tests make alone: modules and tests stay to the end."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
