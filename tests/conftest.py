@@ -57,6 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="torch is not installed"))
         if no_browser and item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.skip(reason="chromium and chromedriver are not installed"))
+        if item.get_closest_marker("alone") and "mark.alone" not in item.path.read_text("utf-8"):
+            raise pytest.UsageError(f"{item.path} does not spell mark.alone, by which the Makefile finds such files")
 
 
 @dataclass(frozen=True, kw_only=True)
