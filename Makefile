@@ -39,7 +39,7 @@ test: $(READY)   ## the tests that state the facts, in six minutes on two quiet 
 
 test-all: $(READY)  ## the rest: restarts, queues, hosts, containers, frameworks and browsers, all real
 	$(PYTEST) -m "(slow or $(HOSTS)) and not (alone or proof)" $(PAIRED) tests
-	$(PYTEST) -m alone tests
+	$(PYTEST) -m alone $$(grep -rl 'mark\.alone' tests --include='*.py' | sort)
 
 test-gpu: $(READY)  ## what needs an NVIDIA GPU
 	$(PYTEST) -m gpu tests

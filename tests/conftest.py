@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib.util
 import json
 import os
@@ -37,6 +38,16 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
+gc.disable()  # while tests are collected there is none, and Python looked through all of torch again and again
+
+
+def pytest_collection_finish() -> None:
+    """Let Python look for garbage again, in what tests make alone: modules and tests stay to the end."""
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)
+    gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip what needs torch or Chromium where they are missing, and say so."""
     no_torch = importlib.util.find_spec("torch") is None
@@ -46,6 +57,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="torch is not installed"))
         if no_browser and item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.skip(reason="chromium and chromedriver are not installed"))
+        if item.get_closest_marker("alone") and "mark.alone" not in item.path.read_text("utf-8"):
+            raise pytest.UsageError(f"{item.path} does not spell mark.alone, by which the Makefile finds such files")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +102,27 @@ def allpull(*arguments: str, cwd: Path | None = None, **environment: str) -> sub
 def run_cli() -> Callable[..., subprocess.CompletedProcess[str]]:
     """The command line."""
     return allpull
+
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``run_cli`` in this process, where one of its own shows nothing more: what would be a traceback is raised."""
+    from typer.testing import CliRunner  # noqa: PLC0415  most tests need no command line
+
+    from allpull.cli import app  # noqa: PLC0415
+
+    def run(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+        with monkeypatch.context() as patch:
+            for name, value in {"COLUMNS": "120", "NO_COLOR": "1", **environment}.items():
+                patch.setenv(name, value)
+            if cwd is not None:
+                patch.chdir(cwd)
+            done = CliRunner().invoke(app, arguments)
+        if done.exception is not None and not isinstance(done.exception, SystemExit):
+            raise done.exception
+        return subprocess.CompletedProcess(arguments, done.exit_code, done.stdout, done.stderr)
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -44,17 +44,17 @@ def written(folder: Path, run_id: str, **changes: object) -> Path:
 
 
 @pytest.mark.slow
-def test_runs_are_listed_the_latest_first_and_a_damaged_one_is_named(run_cli, tmp_path: Path) -> None:
+def test_runs_are_listed_the_latest_first_and_a_damaged_one_is_named(run_here, tmp_path: Path) -> None:
     written(tmp_path / "runs", "20260101T000000Z_digits_n2_a")
     written(tmp_path / "runs", "20260102T000000Z_a_n2_b", kind="run", command=["allpull", "run", "a.py"], name="first")
     (written(tmp_path / "runs", "20260103T000000Z_c_n2_c") / "run.json").write_text("{")
-    listed = json.loads(run_cli("ls", "--json", cwd=tmp_path).stdout)
+    listed = json.loads(run_here("ls", "--json", cwd=tmp_path).stdout)
     assert [(run["name"], run["program"], run["ranks"], run["seconds"]) for run in listed["runs"]] == [
         ("first", "a.py", 2, 90.0),
         ("digits", "digits", 2, 90.0),
     ]
     assert len(listed["damaged"]) == 1
-    shown = run_cli("ls", cwd=tmp_path).stdout
+    shown = run_here("ls", cwd=tmp_path).stdout
     assert shown.index("20260102T000000Z") < shown.index("20260101T000000Z")
     assert "Not readable:" in shown
 
@@ -81,12 +81,12 @@ def test_an_end_before_the_begin_is_no_duration(tmp_path: Path) -> None:
     assert list_runs([tmp_path]).runs[0].seconds is None
 
 
-def test_a_run_is_renamed_and_found_by_its_new_name(run_cli, tmp_path: Path) -> None:
+def test_a_run_is_renamed_and_found_by_its_new_name(run_here, tmp_path: Path) -> None:
     directory = written(tmp_path / "runs", "20260101T000000Z_digits_n2_a")
-    assert run_cli("rename", "latest", "base line", cwd=tmp_path).returncode == 0
+    assert run_here("rename", "latest", "base line", cwd=tmp_path).returncode == 0
     assert json.loads((directory / "run.json").read_text())["name"] == "base line"
-    assert json.loads(run_cli("show", "base line", "--json", cwd=tmp_path).stdout)["runs"][0]["name"] == "base line"
-    assert run_cli("rename", "latest", " ", cwd=tmp_path).returncode == 2
+    assert json.loads(run_here("show", "base line", "--json", cwd=tmp_path).stdout)["runs"][0]["name"] == "base line"
+    assert run_here("rename", "latest", " ", cwd=tmp_path).returncode == 2
 
 
 @pytest.mark.slow

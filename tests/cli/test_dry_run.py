@@ -39,9 +39,9 @@ def test_a_dry_run_prints_a_script_and_writes_nothing(run_cli, tmp_path):
 
 
 @pytest.mark.usefixtures("outside")
-def test_a_dry_run_for_slurm_is_a_batch_script(run_cli, tmp_path):
+def test_a_dry_run_for_slurm_is_a_batch_script(run_here, tmp_path):
     options = ("--launcher", "slurm", "--set", "launch.hosts=2", "--set", "slurm.account=phys", "--dry-run")
-    done = run_cli("train", "digits", "-n", "4", *options, "--set", 'slurm.modules=["gcc", "cuda"]', cwd=tmp_path)
+    done = run_here("train", "digits", "-n", "4", *options, "--set", 'slurm.modules=["gcc", "cuda"]', cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("#!/bin/bash\n")
     assert "#SBATCH --account=phys\n#SBATCH --nodes=2\n" in done.stdout
@@ -51,8 +51,8 @@ def test_a_dry_run_for_slurm_is_a_batch_script(run_cli, tmp_path):
 
 
 @pytest.mark.usefixtures("outside")
-def test_inside_an_allocation_a_dry_run_is_an_srun(run_cli, tmp_path):
-    done = run_cli("train", "digits", "-n", "4", "--dry-run", cwd=tmp_path, **INSIDE)
+def test_inside_an_allocation_a_dry_run_is_an_srun(run_here, tmp_path):
+    done = run_here("train", "digits", "-n", "4", "--dry-run", cwd=tmp_path, **INSIDE)
     assert done.returncode == 0, done.stderr
     assert "launcher slurm: inside Slurm job 12 on 2 hosts" in done.stderr
     words = shlex.split(done.stdout.splitlines()[-1])
@@ -63,9 +63,9 @@ def test_inside_an_allocation_a_dry_run_is_an_srun(run_cli, tmp_path):
 
 
 @pytest.mark.usefixtures("outside")
-def test_more_hosts_than_the_allocation_has_is_one_clear_error(run_cli, tmp_path):
+def test_more_hosts_than_the_allocation_has_is_one_clear_error(run_here, tmp_path):
     options = ("--launcher", "slurm", "--set", "launch.hosts=4", "--dry-run")
-    done = run_cli("train", "digits", "-n", "4", *options, cwd=tmp_path, **INSIDE)
+    done = run_here("train", "digits", "-n", "4", *options, cwd=tmp_path, **INSIDE)
     assert done.returncode == 2
     assert "launch.hosts: 4 requested, and Slurm job 12 has 2" in done.stderr
     assert "Traceback" not in done.stderr
@@ -81,19 +81,19 @@ def test_more_hosts_than_the_allocation_has_is_one_clear_error(run_cli, tmp_path
         (("--set", "container.binds=/data"), "container.image: no image was given"),
     ],
 )
-def test_what_cannot_run_is_said_before_it_is_tried(run_cli, tmp_path, options, fault):
+def test_what_cannot_run_is_said_before_it_is_tried(run_here, tmp_path, options, fault):
     if "mpi:" in options[-1] and shutil.which("mpirun") is None:
         pytest.skip("mpirun is not installed")
-    done = run_cli("train", "digits", *options, "--dry-run", cwd=tmp_path)
+    done = run_here("train", "digits", *options, "--dry-run", cwd=tmp_path)
     assert done.returncode == 2
     assert fault in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.usefixtures("outside")
-def test_slurm_that_is_not_here_is_one_clear_error(run_cli, tmp_path):
+def test_slurm_that_is_not_here_is_one_clear_error(run_here, tmp_path):
     (tmp_path / "bin").mkdir()
-    done = run_cli("train", "digits", "--launcher", "slurm", cwd=tmp_path, PATH=str(tmp_path / "bin"))
+    done = run_here("train", "digits", "--launcher", "slurm", cwd=tmp_path, PATH=str(tmp_path / "bin"))
     assert done.returncode == 2
     assert "there is no sbatch on this machine" in done.stderr
     (directory,) = (tmp_path / "runs").iterdir()
@@ -101,9 +101,9 @@ def test_slurm_that_is_not_here_is_one_clear_error(run_cli, tmp_path):
 
 
 @pytest.mark.usefixtures("outside")
-def test_a_prepared_run_has_a_script_to_submit_and_starts_nothing(run_cli, tmp_path):
+def test_a_prepared_run_has_a_script_to_submit_and_starts_nothing(run_here, tmp_path):
     options = ("--launcher", "slurm", "--set", "launch.hosts=2", "--out", str(tmp_path), "--prepare")
-    done = run_cli("train", "digits", "-n", "2", *options, cwd=tmp_path, PATH=os.environ["PATH"])
+    done = run_here("train", "digits", "-n", "2", *options, cwd=tmp_path, PATH=os.environ["PATH"])
     assert done.returncode == 0, done.stderr
     script = Path(done.stdout.strip())
     (directory,) = tmp_path.iterdir()
@@ -134,9 +134,9 @@ def test_a_command_of_the_users_can_be_prepared_too(run_cli, tmp_path):
         (("--launcher", "slurm", "--out", "a\\b"), "it has a backslash in it"),
     ],
 )
-def test_what_cannot_be_prepared_leaves_nothing(run_cli, tmp_path, options, fault):
+def test_what_cannot_be_prepared_leaves_nothing(run_here, tmp_path, options, fault):
     for before, command in ((("train", "digits"), ()), (("run", "-n", "1"), ("--", "-m", "this"))):
-        done = run_cli(*before, "--prepare", *options, *command, cwd=tmp_path)
+        done = run_here(*before, "--prepare", *options, *command, cwd=tmp_path)
         assert done.returncode == 2
         assert fault in done.stderr
         assert list(tmp_path.iterdir()) == []

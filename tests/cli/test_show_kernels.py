@@ -28,7 +28,7 @@ def profiled(tmp_path: Path) -> Path:
     return run
 
 
-def test_table_and_json(run_cli: Cli, profiled: Path) -> None:
+def test_table_and_json(run_cli: Cli, run_here: Cli, profiled: Path) -> None:
     done = run_cli("show", str(profiled), "--kernels", "--json")
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
@@ -44,22 +44,22 @@ def test_table_and_json(run_cli: Cli, profiled: Path) -> None:
     assert top["work"] == "communication"
     assert top["s_per_step"] * answer["windows"][0]["steps"] == pytest.approx(46.762e-3, abs=1e-6)
 
-    done = run_cli("show", str(profiled), "--kernels")
+    done = run_here("show", str(profiled), "--kernels")
     assert done.returncode == 0, done.stderr
     assert "work on the device" in done.stdout
     assert "convolution" in done.stdout
     assert "rank 1" in done.stdout
 
 
-def test_what_has_no_window_is_refused(run_cli: Cli, tmp_path: Path) -> None:
+def test_what_has_no_window_is_refused(run_here: Cli, tmp_path: Path) -> None:
     run = Path(shutil.copytree(TESTS / "runs" / "v1.4", tmp_path / "plain"))
-    done = run_cli("show", str(run), "--kernels")
+    done = run_here("show", str(run), "--kernels")
     assert done.returncode == 2
     assert "has no profiler window" in done.stderr
     assert "--trace" in done.stderr
-    done = run_cli("show", str(TESTS / "runs" / "v1.5"), "--kernels")
+    done = run_here("show", str(TESTS / "runs" / "v1.5"), "--kernels")
     assert done.returncode == 2
     assert "can be read" in done.stderr
-    done = run_cli("show", str(TESTS / "runs" / "v1.5"), str(run), "--kernels")
+    done = run_here("show", str(TESTS / "runs" / "v1.5"), str(run), "--kernels")
     assert done.returncode == 2
     assert "one run" in done.stderr

@@ -135,12 +135,12 @@ def test_columns_stay_where_a_gap_has_room():
     assert transliterate("ü") == "u"
 
 
-def test_at_80_columns_every_factor_of_efficiency_has_its_meaning(run_cli, run):
-    assert "what is lost there" in run_cli("explain", str(run), COLUMNS="80").stdout
+def test_at_80_columns_every_factor_of_efficiency_has_its_meaning(run_here, run):
+    assert "what is lost there" in run_here("explain", str(run), COLUMNS="80").stdout
 
 
-def test_one_run_has_no_empty_column_and_its_rate_once(run_cli, run):
-    text = run_cli("show", str(run)).stdout
+def test_one_run_has_no_empty_column_and_its_rate_once(run_here, run):
+    text = run_here("show", str(run)).stdout
     head = text.splitlines()[0]
     assert "speed-up" not in head
     assert "median" in head
@@ -156,13 +156,13 @@ def empty_run(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_explain_of_a_run_without_a_step_has_a_code_of_its_own(run_cli, tmp_path, options, run):
-    assert run_cli("explain", str(empty_run(tmp_path / "run")), *options).returncode == 4
-    assert run_cli("explain", str(run), *options).returncode == 0
+def test_explain_of_a_run_without_a_step_has_a_code_of_its_own(run_here, tmp_path, options, run):
+    assert run_here("explain", str(empty_run(tmp_path / "run")), *options).returncode == 4
+    assert run_here("explain", str(run), *options).returncode == 0
 
 
-def test_doctor_fails_where_a_check_is_bad(run_cli):
-    done = run_cli("doctor", "--json")
+def test_doctor_fails_where_a_check_is_bad(run_here):
+    done = run_here("doctor", "--json")
     bad = [one for one in json.loads(done.stdout)["checks"] if one["state"] == "bad"]
     assert done.returncode == (3 if bad else 0)
 

@@ -175,8 +175,8 @@ def test_json_has_no_character_that_acts_on_a_terminal() -> None:
 
 
 @pytest.mark.parametrize("value", ["4611686018427387904", "9223372036854775807"])
-def test_a_limit_that_no_data_has_is_an_error_of_the_user(run_cli, tmp_path: Path, value: str) -> None:
-    done = run_cli("train", "digits", "--set", f"data.limit={value}", "--out", str(tmp_path), "--dry-run")
+def test_a_limit_that_no_data_has_is_an_error_of_the_user(run_here, tmp_path: Path, value: str) -> None:
+    done = run_here("train", "digits", "--set", f"data.limit={value}", "--out", str(tmp_path), "--dry-run")
     assert done.returncode == 2
     assert "data.limit" in done.stderr
 

@@ -99,11 +99,11 @@ def test_a_host_records_what_slurm_names(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert describe_host(str(tmp_path))["topology"] is None
 
 
-def test_runs_and_probes_do_not_mix(run_cli, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_runs_and_probes_do_not_mix(run_here, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     probe_run = tmp_path / "probe"
     probe_run.mkdir()
     record = json.loads((RUNS / "v1.4/run.json").read_text("utf-8"))
     (probe_run / "run.json").write_text(json.dumps({**record, "kind": "probe", "id": "made_probe"}), "utf-8")
-    done = run_cli("compare", str(probe_run), "--with", str(RUNS / "v1.4"))
+    done = run_here("compare", str(probe_run), "--with", str(RUNS / "v1.4"))
     assert done.returncode == 2
     assert "is no probe, and others are" in done.stderr

@@ -195,12 +195,12 @@ def test_a_run_without_steps_has_empty_tables(copied: Callable[[str], Path], tmp
         assert made.gaps
 
 
-def test_the_command_says_where_and_what_is_missing(run_cli: Callable[..., Any], tmp_path: Path) -> None:
-    done = run_cli("export", str(RUNS / "v1.0"), "--to", "csv", "--json", cwd=tmp_path)
+def test_the_command_says_where_and_what_is_missing(run_here: Callable[..., Any], tmp_path: Path) -> None:
+    done = run_here("export", str(RUNS / "v1.0"), "--to", "csv", "--json", cwd=tmp_path)
     (made,) = json.loads(done.stdout)["exports"]
     assert (tmp_path / made["place"] / "steps.csv").is_file()
-    assert run_cli("export", str(RUNS / "v1.0"), "--to", "csv", cwd=tmp_path).returncode == 2
-    assert "known: csv, mlflow, parquet, tensorboard" in run_cli("export", str(RUNS / "v1.0"), "--to", "xls").stderr
+    assert run_here("export", str(RUNS / "v1.0"), "--to", "csv", cwd=tmp_path).returncode == 2
+    assert "known: csv, mlflow, parquet, tensorboard" in run_here("export", str(RUNS / "v1.0"), "--to", "xls").stderr
 
 
 def _full_disk(*_: object) -> None:

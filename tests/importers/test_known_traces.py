@@ -422,7 +422,7 @@ def test_raw_traces_are_kept(tmp_path: Path) -> None:
     assert (run.directory / run.events[0].traces[0].file).read_bytes() == before
 
 
-def test_what_is_imported_can_be_shown_and_reported(tmp_path: Path, run_cli: Any) -> None:
+def test_what_is_imported_can_be_shown_and_reported(tmp_path: Path, run_cli: Any, run_here: Any) -> None:
     folder = save_all(tmp_path / "traces", LATE)
     done = run_cli("import", str(folder), "-o", str(tmp_path / "runs"), "--name", "job <b>")
     assert done.returncode == 0, done.stderr
@@ -431,11 +431,11 @@ def test_what_is_imported_can_be_shown_and_reported(tmp_path: Path, run_cli: Any
         "2 ranks, 4 steps each, delimited by ProfilerStep; 8 of 8 collectives recorded on every participating rank"
         in done.stderr
     )
-    shown = run_cli("show", directory, "--json")
+    shown = run_here("show", directory, "--json")
     assert shown.returncode == 0, shown.stderr
     assert json.loads(shown.stdout)["runs"][0]["phases"]["wait"] == pytest.approx(0.003, abs=1e-5)
-    words = " ".join(run_cli("show", directory).stdout.replace("•", " ").split())
+    words = " ".join(run_here("show", directory).stdout.replace("•", " ").split())
     assert "has no throughput. " in words
     assert words.count("samples of some steps were not recorded") == 1  # among the gaps, and in no sentence
-    drawn = run_cli("show", directory, "--perfetto", str(tmp_path / "all.json"))
+    drawn = run_here("show", directory, "--perfetto", str(tmp_path / "all.json"))
     assert drawn.returncode == 0, drawn.stderr

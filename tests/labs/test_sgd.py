@@ -1,6 +1,8 @@
 """The lab of gradient descent: what it refuses, one rank here, and real ranks that stay equal or part."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from allpull.labs import line
 from allpull.labs.sgd import SgdLab, run_sgd
 from allpull.labs.sgd_page import page
 from allpull.report.page import render_page
+from allpull.schema.labs import SgdResult
 
 
 @pytest.mark.parametrize(
@@ -48,32 +51,46 @@ def test_the_page_has_the_computed_values():
     assert text.count('class="slider"') == 2
 
 
+PAGE = (Path(__file__).resolve().parents[2] / "docs/labs/index.md").read_text("utf-8")
+TYPED = {
+    "allpull lab sgd -n 2": [],
+    "allpull lab sgd -n 2 --without broadcast": [1],
+    "allpull lab sgd -n 2 --without average": [1],
+    "allpull lab sgd -n 2 --share weak": [],
+}
+"""What the page of the labs types for real ranks, and the ranks whose replicas part."""
+
+
+def test_the_page_types_the_commands_that_are_tried_here():
+    assert re.findall(r"^\$ (allpull lab sgd -n (?:(?!    #).)*)$", PAGE, re.MULTILINE) == list(TYPED)
+
+
 @pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.ranks
-@pytest.mark.parametrize(
-    ("fields", "differ"),
-    [({}, []), ({"without": "broadcast"}, [1]), ({"without": "average"}, [1]), ({"share": "weak"}, [])],
-)
-def test_real_ranks_stay_equal_unless_something_is_left_out(fields, differ, tmp_path):
-    lab = SgdLab(batch=100, epochs=3, ranks=2, **fields)
-    result = run_sgd(lab, tmp_path)
+@pytest.mark.parametrize(("command", "differ"), TYPED.items())
+def test_real_ranks_stay_equal_unless_something_is_left_out(command, differ, run_cli, tmp_path):
+    done = run_cli(*command.split()[1:], "--epochs", "3", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    result = SgdResult.model_validate_json(done.stdout)
+    written = (tmp_path / "lab-sgd.html").read_text("utf-8")
     assert result.differ == differ
     assert [(one.rank, one.step) for one in result.differences] == [(rank, 1) for rank in differ]
     assert (result.apart > 0) == bool(differ)
     if not differ:  # the mean of equal parts is the gradient of the whole
+        lab = SgdLab(batch=100, epochs=3, ranks=2, share="weak" if "weak" in command else "strong")
         points = line.samples(lab.samples, lab.seed)
         alone = line.descend(points, batch=lab.whole_batch, epochs=3, rate=0.5, seed=0)
         assert [(one.slope, one.offset) for one in result.path] == [pytest.approx(tuple(place)) for place in alone]
         first = np.mean([rank.gradient[0] for rank in result.by_rank], axis=0)
         whole = line.gradient(points, line.order(1000, 0, 0)[: lab.whole_batch], *line.START)
         assert tuple(first) == pytest.approx(whole)
-    if fields.get("without") == "broadcast":  # they apply one gradient, so they stay as far apart as they began
+    if "broadcast" in command:  # they apply one gradient, so they stay as far apart as they began
         begin, end = ([rank.path[at].slope for rank in result.by_rank] for at in (0, -1))
         assert end[1] - end[0] == pytest.approx(begin[1] - begin[0])
-        assert "were not broadcast" in render_page(page(result))
-    if fields.get("without") == "average":
-        assert "nobody averaged" in render_page(page(result))
+        assert "were not broadcast" in written
+    if "average" in command:
+        assert "nobody averaged" in written
 
 
 def descent_by_hand(starts, rate, updates):

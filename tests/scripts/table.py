@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.observe.hooks.conftest import torchrun
+from tests.observe.hooks.conftest import Watched, torchrun
 
 from allpull.observe.agent.remote_setup import free_port
 
@@ -39,6 +39,7 @@ class Script:
     loader: bool = True  # batches come from a loader
     proof: bool = False  # takes as long as a measurement
     partial: int = 0  # first steps that are recorded from their backward pass on, which shows that the program trains
+    also: Callable[[Watched], None] | None = None  # what else is to be seen of this program
 
     def __str__(self) -> str:
         return "-".join([self.name, *self.arguments, str(self.ranks), *filter(None, [self.tool])])
@@ -47,6 +48,16 @@ class Script:
     def path(self) -> Path:
         """The program itself."""
         return PROGRAMS / f"{self.name}.py"
+
+
+def sends_of_a_comm_hook(run: Watched) -> None:
+    """What a comm hook sends is known by its begin, and steps of a scaler that found no finite gradients are tagged."""
+    for rank in (0, 1):
+        assert [kind.op for kind in run.events("collective_kind", rank)] == ["all_reduce"]
+        sent = [one for step in run.steps(rank) for one in step.collectives or ()]
+        assert [one[1] for one in sent] == list(range(8))  # one bucket a step
+        assert all(one[2] and one[3] is None and one[4] is None for one in sent)
+        assert ["skipped" in step.tags for step in run.steps(rank)] == [number == 5 for number in range(8)]
 
 
 MPI = {
@@ -279,7 +290,13 @@ SCRIPTS = [
     ),
     Script(name="fsdp_transformer", start=torchrun(2), samples=[16, 16, 3], passes=ACCUMULATED, checkpoints=True),
     Script(name="fully_sharded", start=torchrun(2), samples=[8, 8, 8, 8, 3], passes=5 * [1], evaluations=1),
-    Script(name="mixed_precision", start=torchrun(2), samples=[16, 16, 16, 14], passes=4 * [2]),
+    Script(
+        name="mixed_precision",
+        start=torchrun(2),
+        samples=[16, 16, 16, 14],
+        passes=4 * [2],
+        also=sends_of_a_comm_hook,
+    ),
     COMPILED,
 ]
 """What the tests run; each takes some seconds."""

@@ -335,15 +335,15 @@ def test_a_pack_of_before_lists_had_checksums_is_read_and_verified_as_before(pac
     assert "names for" in verify(pack).listed[0]
 
 
-def test_the_name_of_a_class_cannot_act_on_a_terminal_from_json(tmp_path, run_cli):
+def test_the_name_of_a_class_cannot_act_on_a_terminal_from_json(tmp_path, run_here):
     r"""DEL is the one control character that JSON leaves as it is; verify's faults name the folder's files."""
     name = "a\x7f\u202e\x9bb"
     (tmp_path / "src" / name).mkdir(parents=True)
     Image.new("L", (8, 8)).save(tmp_path / "src" / name / "0.png")
-    assert run_cli("pack", str(tmp_path / "src"), str(tmp_path / "pack"), "--workers", "1").returncode == 0
+    assert run_here("pack", str(tmp_path / "src"), str(tmp_path / "pack"), "--workers", "1").returncode == 0
     (tmp_path / "pack" / "shard-\x7f\u202e.pack").write_bytes(b"")
     for verb in ("info", "verify"):
-        shown = run_cli("pack", verb, str(tmp_path / "pack"), "--json")
+        shown = run_here("pack", verb, str(tmp_path / "pack"), "--json")
         assert shown.stdout.replace("\n", "").isprintable(), verb
         assert shown.stdout.isascii()
-    assert json.loads(run_cli("pack", "info", str(tmp_path / "pack"), "--json").stdout)["classes"] == [name]
+    assert json.loads(run_here("pack", "info", str(tmp_path / "pack"), "--json").stdout)["classes"] == [name]

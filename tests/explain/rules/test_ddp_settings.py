@@ -110,11 +110,10 @@ from torch import nn
 
 dist.init_process_group("gloo")
 torch.set_num_threads(1)
-how = sys.argv[1]
 
 
 class Net(nn.Module):
-    def __init__(self):
+    def __init__(self, how):
         super().__init__()
         self.layer = nn.Conv2d(3, 8, 3)
         self.norm = nn.BatchNorm2d(8) if "batch" in how else nn.GroupNorm(2, 8)
@@ -122,18 +121,20 @@ class Net(nn.Module):
             self.register_buffer("table", torch.zeros(8_000_000))
         if "unused" in how:
             self.unused = nn.Linear(4, 4)
+        self.broadcasts = "own" in how
 
     def forward(self, x):
-        if "own" in how:
+        if self.broadcasts:
             dist.broadcast(torch.zeros(8), src=0)
         return self.norm(self.layer(x))
 
 
-model = nn.parallel.DistributedDataParallel(Net(), find_unused_parameters="find" in how)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+models = [nn.parallel.DistributedDataParallel(Net(how), find_unused_parameters="find" in how) for how in sys.argv[1:]]
+optimizer = torch.optim.SGD([one for model in models for one in model.parameters()], lr=0.01)
 for step in range(40):
     optimizer.zero_grad()
-    model(torch.randn(4, 3, 12, 12)).square().mean().backward()
+    for model in models:
+        model(torch.randn(4, 3, 12, 12)).square().mean().backward()
     optimizer.step()
 dist.barrier()
 dist.destroy_process_group()
@@ -144,34 +145,47 @@ dist.destroy_process_group()
 @pytest.mark.ranks
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "network", "only_buffers", "named"),
+    ("networks", "only_buffers", "named"),
     [
-        ("batch table", DdpSettings(buffers_bytes=32_000_072), True, "broadcast-buffers"),
-        ("batch", DdpSettings(buffers_bytes=72), True, None),
-        ("batch table own", DdpSettings(buffers_bytes=32_000_072), False, None),
-        ("group", DdpSettings(), False, None),
-        ("group find", DdpSettings(unused_bytes=0, checked_passes=2), False, "find-unused-parameters"),
-        ("group find unused", DdpSettings(unused_bytes=80, checked_passes=2), False, None),
+        pytest.param(
+            {"batch table find": DdpSettings(buffers_bytes=32_000_072, unused_bytes=0, checked_passes=2)},
+            True,
+            {"broadcast-buffers", "find-unused-parameters"},
+            id="both are named",
+        ),
+        pytest.param(
+            {"batch table own find unused": DdpSettings(buffers_bytes=32_000_072, unused_bytes=80, checked_passes=2)},
+            False,
+            set(),
+            id="broadcasts of its own, and parameters that are unused",
+        ),
+        pytest.param(
+            {"batch": DdpSettings(buffers_bytes=72), "group": DdpSettings()},
+            True,
+            set(),
+            id="small buffers, and none",
+        ),
     ],
 )
-def test_real_ranks(tmp_path: Path, how: str, network: DdpSettings, only_buffers: bool, named: str | None) -> None:
+def test_real_ranks(tmp_path: Path, networks: dict[str, DdpSettings], only_buffers: bool, named: set[str]) -> None:
+    """Each of ``networks`` is described by words, and recorded as it says."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
     command = [sys.executable, "-m", "allpull", "run", "-n", "2", "--out", str(tmp_path / "runs"), "--"]
     done = subprocess.run(
-        [*command, str(program), how], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        [*command, str(program), *networks], cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
     directory = next((tmp_path / "runs").iterdir())
     run = read_run(directory)
-    networks = ddp_settings(run)
-    assert networks == (network,)
-    assert broadcasts_only_buffers(run, networks) == only_buffers
+    recorded = ddp_settings(run)
+    assert recorded == tuple(networks.values())
+    assert broadcasts_only_buffers(run, recorded) == only_buffers
     explained = allpull.explain(allpull.open_run(directory))
     rules_found = {one.rule for one in explained.findings}
     if any(note.startswith("DDP broadcasts") for note in explained.notes):
         rules_found.add("broadcast-buffers")  # on a busy machine it may be too uncertain for a finding
-    assert rules_found & {"broadcast-buffers", "find-unused-parameters"} == ({named} if named else set())
+    assert rules_found & {"broadcast-buffers", "find-unused-parameters"} == named
 
 
 def test_the_time_of_a_communication_hook_is_that_of_a_step_of_the_median_rank() -> None:

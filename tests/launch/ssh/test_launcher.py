@@ -203,10 +203,12 @@ def test_hosts_are_brought_home_at_once_and_not_waited_for_where_no_agent_began(
 def test_ctrl_c_while_hosts_arrive_leaves_nothing_there(fake, job):
     """Also of the host whose answer was still on its way."""
     (fake / "hold-n10").touch()
-    interrupt_when(lambda: (fake / "held").exists() and (fake / "n9/made").exists())
-    threading.Thread(
-        target=lambda: (until((fake / "held").exists), time.sleep(0.5), (fake / "hold-n10").unlink())
-    ).start()
+
+    def one_is_on_its_way() -> bool:
+        return (fake / "held").exists() and (fake / "n9/made").exists()
+
+    interrupt_when(one_is_on_its_way)
+    threading.Thread(target=lambda: (until(one_is_on_its_way), time.sleep(0.5), (fake / "hold-n10").unlink())).start()
     record = execute(job, Ssh("n9,n10"), lambda: None)
     assert (record.status, record.exit.code) == ("cancelled", 130)
     assert left(fake) == []

@@ -120,12 +120,12 @@ def test_bad_input_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_prints_and_refuses(run_cli, tmp_path: Path) -> None:
+def test_the_command_prints_and_refuses(run_here, tmp_path: Path) -> None:
     path = str(table(tmp_path / "t.csv", {1: 100.0, 2: 190.0, 4: 370.0}))
-    done = run_cli("predict", "--table", path, "--series", "ours", "--ranks", "8,16", "--json")
+    done = run_here("predict", "--table", path, "--series", "ours", "--ranks", "8,16", "--json")
     assert done.returncode == 0, done.stderr
     assert [one["ranks"] for one in json.loads(done.stdout)["predictions"]] == [4, 8, 16]
-    assert "90 %" in run_cli("predict", "--table", path, "--series", "ours").stdout
-    assert run_cli("predict", "--table", path, "--series", "ours", "--calibrate", "9").returncode == 3
-    assert run_cli("predict", "--table", path, "--series", "ours", "--ranks", "8,x").returncode == 2
-    assert run_cli("predict", "--table", path).returncode == 2
+    assert "90 %" in run_here("predict", "--table", path, "--series", "ours").stdout
+    assert run_here("predict", "--table", path, "--series", "ours", "--calibrate", "9").returncode == 3
+    assert run_here("predict", "--table", path, "--series", "ours", "--ranks", "8,x").returncode == 2
+    assert run_here("predict", "--table", path).returncode == 2

@@ -432,11 +432,11 @@ def test_whatever_was_recorded_the_timeline_is_legal(make_run: Callable[..., Pat
 
 @pytest.mark.slow
 def test_the_command_writes_it_beside_what_it_shows(
-    make_run: Callable[..., Path], run_cli: Callable[..., Any], tmp_path: Path
+    make_run: Callable[..., Path], run_here: Callable[..., Any], tmp_path: Path
 ) -> None:
     root, path = make_run(), tmp_path / "t.json"
     other = shutil.copytree(root, tmp_path / "other")
-    done = run_cli("show", str(root), "--perfetto", str(path), "--steps", "1:3", "--json")
+    done = run_here("show", str(root), "--perfetto", str(path), "--steps", "1:3", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["runs"][0]["observed"]["steps"] == STEPS
     assert "events of steps 1 to 2; open it at https://ui.perfetto.dev" in done.stderr
@@ -447,6 +447,6 @@ def test_the_command_writes_it_beside_what_it_shows(
         (("--perfetto", str(path), "--steps", "x"), "--steps 'x' cannot be read"),
         (("--perfetto", str(path), str(other)), "--perfetto draws one run, not 2"),
     ):
-        refused = run_cli("show", str(root), *arguments)
+        refused = run_here("show", str(root), *arguments)
         assert refused.returncode == 2
         assert says in refused.stderr
