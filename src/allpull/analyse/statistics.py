@@ -109,8 +109,8 @@ def change_point(series: Floats) -> int | None:
 def when_there(series: Floats) -> slice | None:
     """The steps in which a loss, ``series`` (n,), is there that begins or ends between the first and the last step.
 
-    None: it always is, or never, or it comes and goes. Its level has to change in most of the steps, and its mean by
-    far more than stalls now and then can move it: by ``JUMP`` standard errors, as of independent steps.
+    None: it always is, or never, or it comes and goes. Its median has to change, and its mean by far more than stalls
+    now and then can move it: by ``JUMP`` standard errors, as of independent steps.
 
     >>> when_there(np.array([0.0, 0.1] * 8 + [5.0, 4.0] * 8))
     slice(16, 32, None)

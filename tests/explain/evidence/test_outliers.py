@@ -211,6 +211,15 @@ def test_a_rank_that_pauses_in_every_nth_step_of_a_part_of_them_stands_out(betwe
     assert one.size.value == pytest.approx(0.3 * work[between, 1].size / 200, rel=0.2)
 
 
+def test_one_disturbance_of_several_steps_is_no_pause_in_every_nth_step() -> None:
+    out = 0
+    for seed in range(20):
+        work = noisy("gaussian", seed, 90, 2)
+        work[40:46, seed % 2] += 0.3
+        out += bool(outliers(work).ranks)
+    assert out == 0
+
+
 @pytest.mark.parametrize(
     ("steps", "number", "ranks"),
     in_short(((20, 4, 2), (90, 4, 2), (90, 6, 8), (90, 3, 2), (40, 5, 4)), (20, 4, 2), (90, 3, 2)),

@@ -174,6 +174,8 @@ def _at_intervals(excess: Floats, work_s: Floats) -> Bools:
     for rank in np.flatnonzero(pauses.sum(axis=0) > 1):
         places = np.flatnonzero(pauses[:, rank])
         every = int(np.bincount(np.diff(places)).argmax())
+        if every == 1:  # one disturbance that lasted
+            continue
         offset = int(np.bincount(places % every).argmax())
         regular = places[places % every == offset]
         throughout, between = np.arange(offset, steps, every), np.arange(regular[0], regular[-1] + 1, every)

@@ -16,9 +16,9 @@ How it is found
     stalls are half of a rank's lateness, as far as the others do not have them in the same step, they are a finding of
     their own, and what the rank waited for a CPU meanwhile is part of it; the rest of its work is compared without
     them. Three or more ranks that are late by nearly the same time in the same phase are one finding. Where CPUs
-    compute, a slow rank must cost at least 8 % of the step: interrupts and other activity make cores differ by up to 7
-    %, and different ones in each run. A rank sleeps, rather than computes, where its process neither ran nor waited for
-    a CPU for most of the time by which it is late.
+    compute, a slow rank must cost at least 8 % of the step: interrupts and other activity make cores differ by nearly
+    that much, and different ones in each run. A rank sleeps, rather than computes, where its process neither ran nor
+    waited for a CPU for most of the time by which it is late.
 
 What it costs
     The replay with this rank's work equal to the median of the others, and varying as theirs does; of stalls, without
