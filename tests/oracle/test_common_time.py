@@ -293,6 +293,22 @@ def test_all_ranks_slow_down_little_by_little(judge: Judge, where: str) -> None:
     assert_priced(judged.finding("drift", ranks=[]), judged.truth, 0.1)
 
 
+@pytest.mark.parametrize("little_by_little", [False, True])
+def test_all_ranks_that_become_faster_are_a_note(judge: Judge, *, little_by_little: bool) -> None:
+    """What is over costs nothing any more, but rates and times of the window are means of two levels."""
+    healthy = even(steps=122)
+    shape = np.linspace(0.6, 0.0, 122) if little_by_little else np.where(np.arange(122) < 42, 0.6, 0.0)
+    longer = healthy
+    for phase in ("forward", "backward"):
+        longer = longer.later(phase, getattr(healthy.passes[0], phase) * shape, rank=ALL)
+    judged = judge(longer)
+    assert not judged.priced, judged.said()
+    said = "All ranks become faster little by little" if little_by_little else "Up to step 41 all ranks compute "
+    assert said in judged.notes()
+    assert "all ranks become faster" not in judge(healthy).notes().lower()
+    assert "all ranks compute" not in judge(healthy).notes()
+
+
 def test_a_few_short_steps_at_first_are_no_drift(judge: Judge) -> None:
     """Eight steps whose mean is 1.4 standard deviations below that of the others: four standard errors of their own."""
     noise_s = 0.010 * np.random.default_rng(7).standard_normal(102)

@@ -170,7 +170,7 @@ def _at_intervals(excess: Floats, work_s: Floats) -> Bools:
     apart = np.zeros((steps, ranks), dtype=np.bool_)
     more = excess - np.median(excess, axis=0)
     sds = np.median(np.abs(more), axis=0) / QUARTILE_SD
-    pauses = more >= np.maximum(PAUSE_SDS * sds, PAUSE * float(np.median(work_s)))
+    pauses = (more > 0) & (more >= np.maximum(PAUSE_SDS * sds, PAUSE * float(np.median(work_s))))
     for rank in np.flatnonzero(pauses.sum(axis=0) > 1):
         places = np.flatnonzero(pauses[:, rank])
         every = int(np.bincount(np.diff(places)).argmax())

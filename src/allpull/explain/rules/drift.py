@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -56,28 +57,28 @@ SENSORS = {
 FELL = 0.97  # of the clock before: below it the clock is the likely cause
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """All ranks compute for ``first_s`` per step at first, and ``last_s`` in the end, from row ``since`` of the steps.
+
+    ``at_once``: the level changes there; otherwise little by little, over all steps.
+    """
+
+    first_s: float
+    last_s: float
+    since: int
+    at_once: bool
+
+
 def find(facts: Facts) -> list[Candidate]:
     """The job, where all ranks slow down together."""
-    window = facts.window
-    phases = common_phases(facts)
-    rows = np.flatnonzero(~window.odd)
-    if not phases or all_wait(window, facts.machine):
+    window, change = facts.window, change_of_level(facts)
+    if change is None or change.last_s < change.first_s:
         return []
-    taken_s = common_s(facts, phases)[rows]
-    taken_s = np.minimum(taken_s, USUAL * np.median(taken_s)) if rows.size else taken_s
-    cut = change_point(taken_s)
-    if cut is None:
-        return []
-    models = {since: levels(taken_s, since) for since in (cut, None)}
-    at = min(models, key=lambda since: float(((taken_s - models[since]) ** 2).sum()))
-    first_s, last_s = float(models[at][0]), float(models[at][-1])
-    least = SLOWER_ON_CPUS if facts.on_cpus else SLOWER
-    if not last_s > (1 + least) * first_s > 0 or last_s - first_s < DEVIATIONS * _error_s(taken_s - models[at], at):
-        return []
-    since = int(rows[cut])
+    first_s, last_s, since, phases = change.first_s, change.last_s, change.since, common_phases(facts)
     after = np.arange(window.steps.size) >= since
-    when = "Little by little" if at is None else f"From step {window.steps[since]:,} on"
-    without = partial(as_before, since=since if at is not None else None, phases=phases)
+    when = f"From step {window.steps[since]:,} on" if change.at_once else "Little by little"
+    without = partial(as_before, since=since if change.at_once else None, phases=phases)
     grown = most_grown(facts, phases, after & ~window.odd, ~after & ~window.odd)
     sensed = _sensed(facts, after)
     clock_before, clock_after = sensed.get("clock_hz", (0.0, 0.0))
@@ -96,6 +97,38 @@ def find(facts: Facts) -> list[Candidate]:
             bounds=(partial(without, errors=-SURE), partial(without, errors=SURE)),
         )
     ]
+
+
+def change_of_level(facts: Facts) -> Change | None:
+    """How the work that all ranks have in common becomes longer, or shorter; None: it does not, beyond its noise."""
+    phases, rows = common_phases(facts), np.flatnonzero(~facts.window.odd)
+    if not phases or all_wait(facts.window, facts.machine):
+        return None
+    taken_s = common_s(facts, phases)[rows]
+    taken_s = np.minimum(taken_s, USUAL * np.median(taken_s)) if rows.size else taken_s
+    cut = change_point(taken_s)
+    if cut is None:
+        return None
+    models = {since: levels(taken_s, since) for since in (cut, None)}
+    at = min(models, key=lambda since: float(((taken_s - models[since]) ** 2).sum()))
+    first_s, last_s = float(models[at][0]), float(models[at][-1])
+    low_s, high_s = sorted((first_s, last_s))
+    least = SLOWER_ON_CPUS if facts.on_cpus else SLOWER
+    if not high_s > (1 + least) * low_s > 0 or high_s - low_s < DEVIATIONS * _error_s(taken_s - models[at], at):
+        return None
+    return Change(first_s=first_s, last_s=last_s, since=int(rows[cut]), at_once=at is not None)
+
+
+def recovered(facts: Facts) -> list[str]:
+    """A note where all ranks become faster: means are then of both levels, and say little of either."""
+    change = change_of_level(facts)
+    if change is None or change.last_s > change.first_s:
+        return []
+    longer, step = percent(change.first_s / change.last_s - 1), facts.window.steps[change.since - 1]
+    if not change.at_once:
+        return [f"all ranks become faster little by little: at first they compute {longer} longer than in the end"]
+    both = "rates, times and gains are means of both"
+    return [f"up to step {step:,} all ranks compute {longer} longer than after it: {both}"]
 
 
 def _error_s(noise: Floats, since: int | None) -> float:

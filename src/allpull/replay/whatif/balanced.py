@@ -83,7 +83,8 @@ def _varying(level: Window, window: Window, phases: Collection[str], chosen: Boo
     if not usual.any():
         return level
     work_s = sum((window.per_step(name) for name in phases), start=np.zeros(window.wall_s.shape))[usual]
-    share = _share_of_jitter(work_s, models)
+    share = np.ones(window.ranks)
+    share[chosen] = _share_of_jitter(work_s[:, chosen], work_s[:, models])
     own_s = _of_events(level, phases)
     deviation_s = share * _deviation(_of_events(window, phases), models, window, usual[window.step_of])
     kept = np.divide(np.maximum(own_s + deviation_s, 0.0), own_s, out=np.ones_like(own_s), where=own_s > 0)
@@ -97,17 +98,17 @@ def _varying(level: Window, window: Window, phases: Collection[str], chosen: Boo
     return replace(level, work=work, reductions=lane)
 
 
-def _share_of_jitter(work_s: Floats, models: Bools) -> Floats:
-    """The jitter of ``models`` divided by that of each rank, at most 1, (ranks,); ``work_s`` is (steps, ranks).
+def _share_of_jitter(work_s: Floats, models_s: Floats) -> Floats:
+    """The jitter of models divided by that of each rank, at most 1, (ranks,).
 
-    The jitter of a rank is the part of its variance that is not its covariance with others: what steps have in common,
-    such as batches of different lengths, is in both.
+    ``work_s`` is (steps, ranks), and ``models_s`` (steps, models). Jitter is the part of a variance that is no
+    covariance of the two: what steps have in common, such as batches of different lengths, is in both.
     """
-    centred = work_s - work_s.mean(axis=0)
-    common = centred[:, models].T @ centred / work_s.shape[0]
-    usual = np.median(centred[:, models].var(axis=0)[:, None] - common, axis=0)
-    own = centred.var(axis=0) - np.median(common, axis=0)
-    share: Floats = np.sqrt(np.clip(np.divide(usual, own, out=np.ones_like(own), where=own > 0), 0.0, 1.0))
+    own, others = work_s - work_s.mean(axis=0), models_s - models_s.mean(axis=0)
+    common = others.T @ own / work_s.shape[0]
+    usual = np.median(others.var(axis=0)[:, None] - common, axis=0)
+    jitter = own.var(axis=0) - np.median(common, axis=0)
+    share: Floats = np.sqrt(np.clip(np.divide(usual, jitter, out=np.ones_like(usual), where=jitter > 0), 0.0, 1.0))
     return share
 
 
