@@ -39,7 +39,7 @@ from allpull.analyse.steps.grid import Floats
 from allpull.analyse.student_t import quantile
 from allpull.explain.evidence.jitter import QUARTILE_SD
 from allpull.replay.leave_one_out import beyond_others
-from allpull.replay.spread import resample
+from allpull.replay.spread import ratio
 from allpull.replay.window import Bools
 from allpull.schema.results import Interval
 
@@ -136,8 +136,7 @@ def mean_interval(series: Floats) -> Interval:
         return ratio_interval(series, each)
     apart = np.zeros(series.size, dtype=np.bool_)
     apart[there] = True
-    both, mean = np.stack([series, each], axis=1), float(series.mean())
-    return resample(both, apart, lambda sums: sums[..., 0] / sums[..., 1], moves=series - mean).interval()
+    return ratio(series, each, apart).interval()
 
 
 def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Floats]], float]:

@@ -14,7 +14,7 @@ from allpull.explain.candidate import Candidate, Removal
 from allpull.explain.evidence.deliveries import limited
 from allpull.explain.evidence.facts import Facts
 from allpull.replay.engine import replay
-from allpull.replay.spread import resample
+from allpull.replay.spread import ratio
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import INDICATIVE
 from allpull.schema.results import Interval
@@ -48,10 +48,13 @@ def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = Non
     after_s = replay(without(base)).step_s
     alone_s = after_s if is_recorded else replay(without(facts.window)).step_s
     steps = max(1, recorded_s.size)
-    there = when_there(before_s - after_s)
+    there, apart = when_there(before_s - after_s), facts.window.odd if rare is None else rare
+    if there is not None:
+        apart = np.zeros(steps, dtype=np.bool_)
+        apart[there] = True
     return Price(
         loss_s=float((before_s - after_s).sum()) / steps,
-        gain=_speed_up(recorded_s, before_s, after_s, facts.window.odd if rare is None else rare),
+        gain=_speed_up(recorded_s, before_s, after_s, apart),
         alone_s=float((recorded_s - alone_s).sum()) / steps,
         there=there,
         there_s=None if there is None else float((before_s - after_s)[there].mean()),
@@ -190,23 +193,13 @@ def without_all(window: Window, removals: Sequence[Removal]) -> Window:
     return window
 
 
-def _speed_up(recorded_s: Floats, before_s: Floats, after_s: Floats, rare: Bools) -> Interval:
+def _speed_up(recorded_s: Floats, before_s: Floats, after_s: Floats, apart: Bools) -> Interval:
     """The speed-up T ÷ (T − loss), with its 95 % interval, from the increments of each step.
 
-    Steps with and without a loss that begins or ends are resampled separately: a link that fails half-way is not
-    random. Otherwise the ``rare`` steps, (steps,), are: their number is taken as it is.
+    Steps ``apart``, (steps,), are resampled among themselves: those with a loss that begins or ends, because a link
+    that fails half-way is not random, or else rare ones, whose number is taken as it is.
     """
     left_s = recorded_s - before_s + after_s
-    total_s, rest_s = float(recorded_s.sum()), float(left_s.sum())
-    if not (total_s > 0 and rest_s > 0):
+    if not (recorded_s.sum() > 0 and left_s.sum() > 0):
         return Interval(value=1.0, low=None, high=None)
-    there, apart = when_there(before_s - after_s), rare
-    if there is not None:
-        apart = np.zeros(recorded_s.size, dtype=np.bool_)
-        apart[there] = True
-    return resample(
-        np.stack([recorded_s, left_s], axis=1),
-        apart,
-        lambda totals: totals[..., 0] / totals[..., 1],
-        moves=recorded_s - total_s / rest_s * left_s,
-    ).interval()
+    return ratio(recorded_s, left_s, apart).interval()

@@ -177,7 +177,7 @@ def _levelling(window: Window, work_s: Floats) -> Floats:
     """
     usual_s = _mean_by_place(work_s, window, np.ones(window.events, dtype=np.bool_))
     more_s = work_s.sum(axis=0) - work_s.sum(axis=0).mean()
-    apart_s = np.maximum((usual_s - _mean(usual_s)) * np.sign(more_s), 0.0) * (usual_s > 0)
+    apart_s = np.maximum((usual_s - _mean(usual_s)) * np.sign(more_s), 0.0)
     part = np.divide(apart_s, usual_s, out=np.zeros_like(usual_s), where=usual_s > 0)
     part[:, ~part.any(axis=0)] = 1.0
     total_s = (part * work_s).sum(axis=0)
