@@ -15,12 +15,12 @@ What it costs
 
 What to do
     Split the test set evenly: `DistributedSampler(test_set, shuffle=False)`, and add up the metrics of all ranks
-    (`all_reduce`). What only one rank does there, such as plots or saving: less often, in a thread, or after the
-    training. Rollouts: as long ones on all ranks.
+    (`all_reduce`). Do what only one rank does there, such as plots or saving, less often, in a thread, or after the
+    training. Make rollouts equally long on all ranks.
 
 When it is wrong
     Where a rank is slow in everything, its host is the cause, and `slow-rank` names it, too. Where the shares are even,
-    and the rank has other work there, the gain is not that of the text but the upper end of its interval.
+    and the rank has other work there, the gain is the upper end of the interval, not its value.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ MOSTLY = 0.5  # of the evaluations
 UNEVEN = 0.2  # of the lower median rank's evaluation: parts of a test set differ by less
 
 OF_ONE = sentence(
-    "if the shares are even: what only this rank does there (metrics, plots, saving) less often, or in a thread; "
-    "rollouts of equal length"
+    "if the shares are even: do what only this rank does there (metrics, plots, saving) less often, or in a thread, "
+    "and make rollouts equally long"
 )
 EVALUATE_EVENLY = sentence(
     program("DistributedSampler(test_set, shuffle=False)"), ", and add up the metrics of all ranks with all_reduce"
