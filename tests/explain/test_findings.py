@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.explain.made import STEPS, facts, found, hosts_of, job, ring
 from tests.replay.windows import Call, anything, late, only, relabelled, rotating, stretched
 
-from allpull.analyse.statistics import when_there
+from allpull.analyse.course import line_of, when_there
 from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.pricing.expected_gain import expected_gain
@@ -235,3 +235,26 @@ def test_findings_survive_hostile_names() -> None:
     hosts = tuple(f"[red]\x1b[31m{rank}\n" for rank in range(8))
     (one,) = found(job(8, forward=late(8, STEPS, rank=2, by_s=0.03)), Machine(hosts=hosts)).findings
     assert one.hosts == [hosts[2]]
+
+
+def test_lateness_that_grows_is_priced_whole_and_said_to_grow() -> None:
+    """Rank 2 is late by nothing at first and by 20 ms in the end: 10 ms a step on average, and none of it is jitter."""
+    steps = 120
+    ramp = np.zeros((steps, 4))
+    ramp[:, 2] = np.linspace(0.0, 0.02, steps)
+    late_more, equal = job(4, steps=steps, forward=ramp), job(4, steps=steps)
+    (finding,) = found(late_more, Machine(hosts=hosts_of(4))).findings
+    assert (finding.rule, finding.ranks) == ("slow-rank", [2])
+    assert finding.loss_s_per_step == pytest.approx((late_more.measured_s - equal.measured_s) / steps, rel=0.05)
+    (end,) = [one for one in finding.evidence if one.what.startswith("cost per step in the end: it grows")]
+    assert end.value == pytest.approx(0.02, rel=0.1)
+
+
+def test_a_loss_by_chance_or_at_once_does_not_grow() -> None:
+    drawn = np.random.default_rng(3).exponential(0.01, 200)
+    assert line_of(drawn) is None
+    assert line_of(np.repeat([0.001, 0.02], 100)) is None
+    assert line_of(drawn + np.linspace(0.03, 0.035, 200)) is None, "by a sixth: its mean tells enough"
+    line = line_of(np.linspace(0.03, 0.0, 200))
+    assert line is not None
+    assert line[[0, -1]] == pytest.approx((0.03, 0.0), abs=1e-9)

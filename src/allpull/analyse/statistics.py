@@ -24,9 +24,6 @@ MIN_BLOCKS = 6  # fewer blocks count as this many: Student's t with fewer degree
 MAX_POINTS = 2048  # longer series are summed in equal groups first, which does not change ratios of sums
 RESAMPLES = 2000  # puts the bounds within about 2 % of the width of the limit of infinitely many
 ERROR_RESAMPLES = 500  # puts a standard error within 3 %, less than the error that its few blocks cause
-NOT_YET = 0.5  # of a loss: what was there before is another loss, or none
-OVER = 0.1  # of a loss: with less of it left, it has ended
-JUMP = 5.0  # standard errors between two levels: of the most different ones, far beyond chance
 CHUNK = 250  # resamples drawn at once: limits memory to a few MB
 
 Floats = NDArray[np.float64]
@@ -104,28 +101,6 @@ def change_point(series: Floats) -> int | None:
     sums = np.cumsum(series)
     apart = sums[cuts - 1] / cuts - (sums[-1] - sums[cuts - 1]) / (n - cuts)
     return int(cuts[(cuts * (n - cuts) * apart**2).argmax()])
-
-
-def when_there(series: Floats) -> slice | None:
-    """The steps in which a loss, ``series`` (n,), is there that begins or ends between the first and the last step.
-
-    None: it always is, or never, or it comes and goes. Its median has to change, and its mean by far more than stalls
-    now and then can move it: by ``JUMP`` standard errors, as of independent steps.
-
-    >>> when_there(np.array([0.0, 0.1] * 8 + [5.0, 4.0] * 8))
-    slice(16, 32, None)
-    """
-    cut = change_point(series)
-    if cut is None:
-        return None
-    sides = series[:cut], series[cut:]
-    (before, after), means = [float(np.median(side)) for side in sides], [float(side.mean()) for side in sides]
-    variances = [float(side.var()) / side.size for side in sides]
-    if not abs(means[1] - means[0]) > JUMP * math.sqrt(sum(variances)):
-        return None
-    if after > 0 and before < NOT_YET * after and means[0] < NOT_YET * means[1]:
-        return slice(cut, series.size)
-    return slice(0, cut) if before > 0 and after < OVER * before and means[1] < OVER * means[0] else None
 
 
 def block_length(series: Floats) -> float:

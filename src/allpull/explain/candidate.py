@@ -69,6 +69,11 @@ def share(what: str, value: float, source: str) -> Evidence:
     return Evidence(what=what, value=float(value), unit="share", source=source)
 
 
+def times(what: str, value: float, source: str) -> Evidence:
+    """Evidence as a multiple of something else."""
+    return Evidence(what=what, value=float(value), unit="times", source=source)
+
+
 def count(what: str, value: float, source: str) -> Evidence:
     """Evidence that is a number of things."""
     return Evidence(what=what, value=float(value), unit="count", source=source)

@@ -312,6 +312,11 @@ def _finding(one: Candidate, priced: Price, facts: Facts, others: Sequence[Candi
         when = begins if priced.there.start else f"up to step {last:,}, nearly nothing after it"
         what = f"cost per step {when}; the gain is of {facts.span}"
         evidence.append(seconds(what, priced.there_s, f"steps {first:,} to {last:,}"))
+    if priced.ends_s is not None:
+        first_s, last_s = priced.ends_s
+        how = f"{'grows' if last_s > first_s else 'shrinks'} little by little, from {show_time(first_s)} at first"
+        source = f"a line through {facts.span}"
+        evidence.append(seconds(f"cost per step in the end: it {how}; the gain is of {facts.span}", last_s, source))
     if one.bounds is None and priced.gain.is_at_most:
         title = f"{title}: this costs at most {show_time(priced.loss_s)} per step"
     return Finding(

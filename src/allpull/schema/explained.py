@@ -56,7 +56,7 @@ class Evidence(Record):
 
     what: str = Field(description="description, such as 'caused waiting of rank 3'")
     value: float
-    unit: str = Field(description="s, share, bytes/s, count and so on")
+    unit: str = Field(description="s, share, bytes/s, count, times and so on")
     low: float | None = None
     high: float | None = None
     source: str = Field(description="where it comes from, such as 'steps 5 to 60 of all ranks'")

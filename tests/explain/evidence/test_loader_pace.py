@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import polars as pl
 import pytest
 
-from allpull.explain.evidence.loader_pace import keeps_workers
+from allpull.explain.evidence.loader_pace import keeps_workers, loader_pace
 from allpull.rundir.read.events import EventLog
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import EpochMark, LoaderWork
@@ -39,3 +40,21 @@ def test_workers_are_kept_where_one_iterator_goes_on(
     epochs = [EpochMark(kind="epoch", epoch=number, step=12 * number, t_ns=number) for number in range(2)]
     run = make_data(make_records([[100.0]]), 1, events={0: make_log(0, epochs=tuple(epochs), loaders=loaders)})
     assert keeps_workers(run) is kept
+
+
+def test_one_slow_worker_sets_the_pace_of_its_rank_and_is_told(
+    make_records: Callable[..., pl.DataFrame], make_data: Callable[..., RunData], make_log: Callable[..., EventLog]
+) -> None:
+    """Batches are taken from workers in turn: two of which one takes 80 ms make one every 40 ms, not every 14.5 ms."""
+
+    def work(each_ms: tuple[int, int]) -> LoaderWork:
+        making_ns = [30 * one * 10**6 for one in each_ms]
+        return LoaderWork(kind="loader", loader=1, first_step=0, step=60, batches=[30, 30], making_ns=making_ns, t_ns=9)
+
+    logs = {rank: make_log(rank, loaders=(work(each),)) for rank, each in enumerate([(80, 8), (8, 8)])}
+    run = make_data(make_records([[100.0, 100.0]]), 2, events=logs)
+    pace = loader_pace(run, np.arange(60))
+    assert pace is not None
+    assert pace.slowest is not None
+    assert pace.slowest.tolist() == [10.0, 1.0]
+    assert pace.step_s.tolist() == pytest.approx([0.04, 0.004])

@@ -353,6 +353,15 @@ def test_evaluation_on_all_ranks_is_no_fault_while_it_is_short() -> None:
     assert rules(evaluated(None, 0.05), EIGHT) == []
 
 
+def test_the_rank_that_saves_longer_than_the_others_is_named_where_all_save() -> None:
+    saving = {by_s: only(2, STEPS, seconds=by_s, rank=rank, every=8) for rank, by_s in enumerate((0.1, 0.35))}
+    (finding,) = found(job(2, checkpoint=sum(saving.values()))).findings
+    assert finding.rule == "checkpoint-share"
+    assert finding.title.endswith("; rank 1 saves for 3.5 times as long as the others")
+    (others,) = [one for one in finding.evidence if "median other rank" in one.what]
+    assert others.value == pytest.approx(0.1 / 8)
+
+
 def test_a_batch_that_is_late_only_at_the_begin_of_epochs_is_not_called_input_bound() -> None:
     planted = next(one for one in PLANTED if one.rule == "first-batch-stall")
     assert only_finding(planted).rule == "first-batch-stall"

@@ -46,7 +46,7 @@ class Loading:
     is known how fast loaders are, also of those that nobody waits for. ``ready``: batches are there when they are asked
     for, and to take one is what takes time. ``late`` (ranks,): loaders that take longer for the batches of a step than
     the step does without waiting for any, by their own time; ``slower`` (ranks,): beyond the noise slower than the
-    others'. None: not timed.
+    others'. ``slowest`` (ranks,): as in ``LoaderPace``. None: not timed.
     """
 
     limits: Deliveries
@@ -56,6 +56,7 @@ class Loading:
     ready: bool = False
     late: Bools | None = None
     slower: Bools | None = None
+    slowest: Floats | None = None
 
     @property
     def making(self) -> Making | None:
@@ -118,6 +119,7 @@ def loading_of(
         ready=is_behind and takes_time,
         late=late,
         slower=None if pace is None else pace.slower,
+        slowest=None if pace is None else pace.slowest,
     )
 
 

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
+from allpull.explain.candidate import times
 from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.outliers import mean_interval
 from allpull.replay.engine import replay
 from allpull.replay.whatif.work import lower_median, without_input
 from allpull.replay.window import Bools, Deliveries, Window
+from allpull.schema.explained import Evidence
 from allpull.schema.results import Interval
 
 BEHIND = 2.0  # times the wait of at least half of the ranks: beyond it, not all ranks are concerned
 SATURATED = 0.9  # of the CPUs: more workers do not help where no more CPUs are free
 NEARLY = 0.5  # of a step: loaders that are twice as fast limit nothing, whatever else is mended
 MOST_WORKERS = 16  # per rank: more are seldom faster
+TIMED = "workers of the loaders, timed by themselves"
 MADE = "time that the workers of a rank, all together, take for the batches of a step, longest of all ranks"
 SLACK = 1.25  # times the workers that suffice if all batches take the same time
 
@@ -74,6 +78,16 @@ def slower_makers(facts: Facts) -> tuple[int, ...]:
     """The ranks whose workers are slower than the others', whether anybody waits for them or not."""
     slower = None if facts.loading is None else facts.loading.slower
     return () if slower is None else tuple(np.flatnonzero(slower).tolist())
+
+
+def slowest_worker(facts: Facts, ranks: Sequence[int]) -> tuple[Evidence, ...]:
+    """That one worker of ``ranks`` is slower than the others of its rank, which have to wait for their turn."""
+    slowest = None if facts.loading is None else facts.loading.slowest
+    if slowest is None or not (slowest[list(ranks)] > 1).any():
+        return ()
+    rank = max(ranks, key=lambda one: float(slowest[one]))
+    what = f"time for a batch of the slowest loader worker of rank {rank}, against its other workers"
+    return (times(what, float(slowest[rank]), TIMED),)
 
 
 def without_common_input(

@@ -29,7 +29,8 @@ class LoaderPace:
     """``workers`` of each rank make a batch in ``batch_s`` (ranks,), and all of a rank those of a step in ``step_s``.
 
     ``ahead``: how many steps before it is needed a batch is begun, at most. ``error_s`` (ranks,): the standard error of
-    ``step_s``, by how much the reports of workers differ.
+    ``step_s``, by how much the reports of workers differ. ``slowest`` (ranks,): how many times as long for a batch as
+    its median other worker the slowest worker of each rank takes; 1: hardly longer, or it is not known. None: nowhere.
     """
 
     workers: int
@@ -37,6 +38,7 @@ class LoaderPace:
     step_s: Floats
     ahead: int
     error_s: Floats
+    slowest: Floats | None = None
 
     @property
     def slower(self) -> Bools:
@@ -70,6 +72,7 @@ def loader_pace(run: RunData, steps: NDArray[np.int64]) -> LoaderPace | None:
         step_s=step_s,
         ahead=min(ahead for *_, ahead in rows),
         error_s=step_s * _relative_error(reports),
+        slowest=np.array([_slowest(*_made(work)) for work in reports]),
     )
 
 
@@ -109,17 +112,33 @@ def _of_rank(work: Sequence[LoaderWork]) -> tuple[int, float, float, int] | None
     if len(counts) != 1 or any(_overlap(one, other) for one, other in pairwise(work)):
         return None
     (workers,) = counts
-    batches = np.array([one.batches for one in work]).sum(axis=0)
-    making_s = np.array([one.making_ns for one in work]).sum(axis=0) / NS_PER_S
+    batches, making_s = _made(work)
     steps = work[-1].step - work[0].first_step
     if not (batches.sum() > 0 and making_s.sum() > 0 and steps > 0):
         return None
     batch_s = float(making_s.sum() / batches.sum())
-    if batches.min() >= ENOUGH and (making_s / batches).max() > UNEVEN * batch_s:
+    if _slowest(batches, making_s) > 1:
         batch_s = float((making_s / batches).max())  # batches are taken from workers in turn
     of_worker = max((one.ahead or USUAL_AHEAD) for one in work)
     per_step = _taken_per_step(int(batches.sum()), steps, workers * of_worker)
     return workers, batch_s, float(batch_s * per_step / workers), max(1, round(workers * of_worker / per_step))
+
+
+def _made(work: Sequence[LoaderWork]) -> tuple[NDArray[np.int64], Floats]:
+    """What each worker made, and how long that took it in s, both (workers,); all events have as many workers."""
+    making_ns = np.array([one.making_ns for one in work]).sum(axis=0)
+    return np.array([one.batches for one in work]).sum(axis=0), making_ns / NS_PER_S
+
+
+def _slowest(batches: NDArray[np.int64], making_s: Floats) -> float:
+    """How many times as long for a batch as the median other worker the slowest takes; 1: it holds up no other."""
+    if batches.size < 2 or batches.min() < ENOUGH:
+        return 1.0
+    each_s = making_s / batches
+    if not each_s.max() > UNEVEN * making_s.sum() / batches.sum():
+        return 1.0
+    others_s = float(np.median(np.delete(each_s, each_s.argmax())))
+    return float(each_s.max()) / others_s if others_s > 0 else 1.0
 
 
 def _taken_per_step(made: int, steps: int, ahead: int) -> float:

@@ -34,7 +34,8 @@ from math import comb
 
 import numpy as np
 
-from allpull.analyse.statistics import MIN_BLOCKS, MIN_POINTS, ratio_interval, steps_per_draw, when_there
+from allpull.analyse.course import course
+from allpull.analyse.statistics import MIN_BLOCKS, MIN_POINTS, ratio_interval, steps_per_draw
 from allpull.analyse.steps.grid import Floats
 from allpull.analyse.student_t import quantile
 from allpull.explain.evidence.jitter import QUARTILE_SD
@@ -129,14 +130,13 @@ def by_phase(phases: Mapping[str, Floats]) -> dict[str, Floats]:
 def mean_interval(series: Floats) -> Interval:
     """The mean of ``series`` (steps,) with its 95 % interval.
 
-    Where it is there in a part of the steps only, these are resampled among themselves, as its price is.
+    Where it is there in a part of the steps only, these are resampled among themselves, as its price is; where it grows
+    little by little, what varies about the line.
     """
-    there, each = when_there(series), np.ones_like(series)
-    if there is None:
-        return ratio_interval(series, each)
-    apart = np.zeros(series.size, dtype=np.bool_)
-    apart[there] = True
-    return ratio(series, each, apart).interval()
+    goes, each = course(series), np.ones_like(series)
+    if goes.apart is None:
+        return ratio_interval(goes.varying, each)
+    return ratio(series, each, goes.apart).interval()
 
 
 def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Floats]], float]:

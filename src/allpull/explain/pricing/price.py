@@ -8,7 +8,7 @@ from functools import partial
 
 import numpy as np
 
-from allpull.analyse.statistics import when_there
+from allpull.analyse.course import course
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal
 from allpull.explain.evidence.deliveries import limited
@@ -28,6 +28,7 @@ class Price:
     """The cost of a candidate, s per step, and the speed-up without it; ``alone_s``: the saving of its own removal.
 
     ``there``: the rows of the steps in which it costs anything, ``there_s`` per step; None: in all of them.
+    ``ends_s``: the cost of the first and of the last step, where it grows or shrinks little by little.
     """
 
     loss_s: float
@@ -35,6 +36,7 @@ class Price:
     alone_s: float
     there: slice | None = None
     there_s: float | None = None
+    ends_s: tuple[float, float] | None = None
 
 
 def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = None) -> Price:
@@ -48,16 +50,18 @@ def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = Non
     after_s = replay(without(base)).step_s
     alone_s = after_s if is_recorded else replay(without(facts.window)).step_s
     steps = max(1, recorded_s.size)
-    there, apart = when_there(before_s - after_s), facts.window.odd if rare is None else rare
-    if there is not None:
-        apart = np.zeros(steps, dtype=np.bool_)
-        apart[there] = True
+    cost_s = before_s - after_s
+    goes = course(cost_s)
+    apart = goes.apart
+    if apart is None:
+        apart = facts.window.odd if rare is None else rare
     return Price(
-        loss_s=float((before_s - after_s).sum()) / steps,
-        gain=_speed_up(recorded_s, before_s, after_s, apart),
+        loss_s=float(cost_s.sum()) / steps,
+        gain=_speed_up(recorded_s - cost_s, goes.varying, apart),
         alone_s=float((recorded_s - alone_s).sum()) / steps,
-        there=there,
-        there_s=None if there is None else float((before_s - after_s)[there].mean()),
+        there=goes.there,
+        there_s=None if goes.there is None else float(cost_s[goes.there].mean()),
+        ends_s=goes.ends,
     )
 
 
@@ -193,13 +197,13 @@ def without_all(window: Window, removals: Sequence[Removal]) -> Window:
     return window
 
 
-def _speed_up(recorded_s: Floats, before_s: Floats, after_s: Floats, apart: Bools) -> Interval:
-    """The speed-up T ÷ (T − loss), with its 95 % interval, from the increments of each step.
+def _speed_up(left_s: Floats, cost_s: Floats, apart: Bools) -> Interval:
+    """The speed-up T ÷ (T − loss), with its 95 % interval, from what is left of each step, and the loss in it.
 
     Steps ``apart``, (steps,), are resampled among themselves: those with a loss that begins or ends, because a link
     that fails half-way is not random, or else rare ones, whose number is taken as it is.
     """
-    left_s = recorded_s - before_s + after_s
+    recorded_s = left_s + cost_s
     if not (recorded_s.sum() > 0 and left_s.sum() > 0):
         return Interval(value=1.0, low=None, high=None)
     return ratio(recorded_s, left_s, apart).interval()

@@ -33,6 +33,8 @@ What to do
     as many CPUs for them (`sbatch --cpus-per-task=…`). The number in the finding is that of workers that make batches
     as fast as the rest of a step takes them. If the storage is slow, copy the data to local disks or pack them into a
     few large files. In allpull's own trainer: a pack, and `--set data.threads=…`; for an image folder `data.workers=…`.
+    Where one worker of a rank takes longer than its others, the evidence says so, and the others wait for its turn: see
+    what it has by `torch.utils.data.get_worker_info().id`, such as shards of its own.
     A program that calls `next(iter(loader))` for each batch makes a new iterator, with new workers, each time.
     If waits do not depend on the rest of a step, batches are ready, and what takes time is to take one from another
     process: more workers do not help. Make small batches in the training process (`num_workers=0`), or hand over fewer
@@ -56,6 +58,7 @@ from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import (
     MADE,
+    TIMED,
     behind_others,
     common_input,
     has_no_cpu_left,
@@ -63,6 +66,7 @@ from allpull.explain.evidence.loader import (
     nearly_waited_for_s,
     shares_last_cpus,
     slower_makers,
+    slowest_worker,
     waited_in_turn,
     without_common_input,
     workers_needed,
@@ -164,7 +168,8 @@ def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:
     evidence = []
     making = None if facts.loading is None else facts.loading.limits.making
     if making is not None:
-        evidence.append(seconds(MADE, float(making.step_s.max()), "workers of the loaders, timed by themselves"))
+        evidence.append(seconds(MADE, float(making.step_s.max()), TIMED))
+        evidence += slowest_worker(facts, range(facts.window.ranks))
     if machine.started is not None:
         evidence.append(
             count("processes of a rank, including its loader workers", machine.started, "counters of the hosts")

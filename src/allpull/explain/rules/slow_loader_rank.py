@@ -17,7 +17,8 @@ What it costs
 What to do
     Check what that host reads from: `findmnt`, `iostat -x 1`, the number of workers. Stage the data on local disks, or
     make shards of equal size. Where the counters show neither loader workers nor reads from storage, the rank itself
-    makes its batches: then look at that work, and at what else its CPUs do.
+    makes its batches: then look at that work, and at what else its CPUs do. Where one of its workers takes longer than
+    the others, the evidence says so: see what that one has by `torch.utils.data.get_worker_info().id`.
 
 When it is wrong
     Where the loader runs in the main process (`num_workers=0`), a slow processor looks like a slow loader. Loaders of
@@ -34,7 +35,14 @@ from allpull.explain.evidence.deliveries import ALONE
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.file_access import LEAST_BYTES_PER_S
 from allpull.explain.evidence.grouping import Group, groups, named
-from allpull.explain.evidence.loader import MADE, has_no_cpu_left, nearly_waited_for_s, slower_makers
+from allpull.explain.evidence.loader import (
+    MADE,
+    TIMED,
+    has_no_cpu_left,
+    nearly_waited_for_s,
+    slower_makers,
+    slowest_worker,
+)
 from allpull.explain.remedy import Action, sentence, shell
 from allpull.explain.remedy_text import quoted, workers
 from allpull.explain.rules.slow_rank import waiting_evidence
@@ -64,7 +72,7 @@ def _nearly_behind(facts: Facts) -> list[Candidate]:
             title=f"{who} {'takes' if len(ranks) == 1 else 'take'} {show_time(longest_s)} for the batches of a step, "
             "longer than those of the others",
             remedy=_remedy(ranks, facts),
-            evidence=(seconds(MADE, longest_s, "workers of the loaders, timed by themselves"),),
+            evidence=(seconds(MADE, longest_s, TIMED), *slowest_worker(facts, ranks)),
             without=partial(
                 like_median, ranks=ranks, phases=("input",), unlike={*facts.late.loading, *slower_makers(facts)}
             ),
@@ -89,6 +97,7 @@ def _suspect(group: Group, facts: Facts) -> Candidate:
         evidence=(
             seconds(f"time that {which} waits for its loader beyond the others", group.size, facts.span),
             seconds("its whole wait for the loader", float(facts.mean_s("input")[group.members[0].rank]), facts.span),
+            *slowest_worker(facts, ranks),
             *waiting_evidence(ranks, facts),
         ),
         without=without,

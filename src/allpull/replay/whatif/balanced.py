@@ -18,6 +18,8 @@ from allpull.replay.window import REDUCE, WORK, Bools, Window
 EVERY_DAY = tuple(name for name in WORK if name not in {"evaluation", "checkpoint"})
 """What all ranks do in every step, so that they can be compared."""
 
+MIN_STEPS = 2  # a line goes through two of them, and leaves nothing
+
 
 def like_median(
     window: Window, ranks: Collection[int], phases: Collection[str] = EVERY_DAY, unlike: Collection[int] = ()
@@ -102,9 +104,10 @@ def _share_of_jitter(work_s: Floats, models_s: Floats) -> Floats:
     """The jitter of models divided by that of each rank, at most 1, (ranks,).
 
     ``work_s`` is (steps, ranks), and ``models_s`` (steps, models). Jitter is the part of a variance that is no
-    covariance of the two: what steps have in common, such as batches of different lengths, is in both.
+    covariance of the two: what steps have in common, such as batches of different lengths, is in both. Nor is it what
+    grows or shrinks from the first step to the last.
     """
-    own, others = work_s - work_s.mean(axis=0), models_s - models_s.mean(axis=0)
+    own, others = _about_line(work_s), _about_line(models_s)
     common = others.T @ own / work_s.shape[0]
     usual = np.median(others.var(axis=0)[:, None] - common, axis=0)
     jitter = own.var(axis=0) - np.median(common, axis=0)
@@ -113,9 +116,23 @@ def _share_of_jitter(work_s: Floats, models_s: Floats) -> Floats:
 
 
 def _deviation(work_s: Floats, models: Bools, window: Window, used: Bools) -> Floats:
-    """By how much the excess of ``work_s`` over that of ``models`` differs from its mean, (events, ranks)."""
+    """By how much the excess of ``work_s`` over that of ``models`` differs from its mean, (events, ranks).
+
+    A lateness that grows is larger than its mean in the end, and does not vary.
+    """
     excess_s = work_s - _median(work_s[:, models])
-    return excess_s - _mean_by_place(excess_s, window, used)
+    excess_s -= _mean_by_place(excess_s, window, used)
+    excess_s[used] = _about_line(excess_s[used])
+    return excess_s
+
+
+def _about_line(values: Floats) -> Floats:
+    """``values`` (n, ranks) less a straight line through those of each rank, by least squares."""
+    centred: Floats = values - values.mean(axis=0)
+    place = np.arange(len(values)) - (len(values) - 1) / 2
+    if len(values) > MIN_STEPS:
+        centred -= place[:, None] * (place @ centred / (place @ place))
+    return centred
 
 
 def _of_events(window: Window, phases: Collection[str]) -> Floats:
