@@ -247,6 +247,22 @@ def test_rare_stalls_are_not_called_rotating() -> None:
     assert "rotating-imbalance" not in rules(job(8, forward=0.2 * stalls), EIGHT)
 
 
+def test_ranks_that_each_pause_every_so_many_steps_are_told_with_their_intervals() -> None:
+    """Rank 0 draws a plot every 20 steps, and rank 1 rotates its log every 30: no jitter, and no matter of the host."""
+    pauses = only(2, 240, seconds=0.3, rank=0, every=20, first=10) + only(
+        2, 240, seconds=0.24, rank=1, every=30, first=25
+    )
+    (finding,) = found(job(2, steps=240, other=pauses)).findings
+    assert finding.rule == "rotating-imbalance"
+    assert "rank 0 every 20 steps, rank 1 every 30 steps" in finding.title
+    assert "logging" in finding.remedy
+    assert finding.loss_s_per_step == pytest.approx((12 * 0.3 + 8 * 0.24) / 240, rel=0.03)
+    at_random = np.random.default_rng(1).permutation(240)
+    (finding,) = found(job(2, steps=240, other=pauses[at_random])).findings
+    assert " every " not in finding.title
+    assert "sort by length" in finding.remedy
+
+
 def test_jitter_of_all_ranks_is_rotating_and_its_size_is_what_the_last_of_them_loses() -> None:
     """The mean of the largest of 8 exponential delays is 2.72 times theirs (Σ 1/k), and all of it is lost."""
     drawn = np.random.default_rng(1).exponential(0.01, (200, 8))
@@ -492,6 +508,22 @@ def test_work_for_all_is_priced_at_most_as_shared_out_or_gone(phase: str, call: 
     assert finding.loss_s_per_step == pytest.approx(0.020, rel=0.01)
     assert finding.gain is not None
     assert not finding.gain.is_at_most
+
+
+def test_work_on_exchanged_tokens_is_priced_from_evenly_shared_to_gone() -> None:
+    """Rank 0's experts work 24 ms, the others' 4: of 20 ms a step, 15 are saved by even shares, all if it is slow."""
+    tokens = 0.004 + only(4, STEPS, seconds=0.02, rank=0)
+    calls = [Call(use="all_to_all_single in forward", at="end", root=0)]
+    (finding,) = found(
+        window(4, STEPS, forward=tokens, backward=0.04, calls=calls), Machine(hosts=hosts_of(4))
+    ).findings
+    assert (finding.rule, finding.ranks) == ("slow-rank", [0])
+    assert finding.gain is not None
+    assert finding.gain.is_at_most
+    step_s = finding.loss_s_per_step / finding.loss_share
+    assert finding.gain.high == pytest.approx(step_s / (step_s - 0.020), rel=0.01)
+    assert finding.gain.low == pytest.approx(step_s / (step_s - 0.015), rel=0.01)
+    assert "balance" in finding.remedy
 
 
 @pytest.mark.parametrize(("more", "named"), [(1.3, True), (1.02, False)])

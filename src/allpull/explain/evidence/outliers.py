@@ -151,7 +151,9 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
     means = [late.mean(axis=0) for late in (whole, cut)]
     steadily_s, chance_s = _steadily(work_s)
     steady = (steadily_s > chance_s) | (means[1] > floors[1])
-    due = _at_intervals(excess, work_s)
+    due, intervals = regular_pauses(work_s)
+    if len(intervals) > work_s.shape[1] // 2:
+        due = np.zeros_like(due)
     often = steady | (means[0] > floors[0])
     out = often | due.any(axis=0)
     outstanding = []
@@ -163,10 +165,12 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
     return outstanding, min(*floors, float(chance_s.max()))
 
 
-def _at_intervals(excess: Floats, work_s: Floats) -> Bools:
-    """The pauses of ranks that pause in every n-th step; all three (steps, ranks)."""
-    steps, ranks = excess.shape
-    apart = np.zeros((steps, ranks), dtype=np.bool_)
+def regular_pauses(work_s: Floats) -> tuple[Bools, dict[int, int]]:
+    """The pauses of ranks that pause in every n-th step, by their ``work_s``, both (steps, ranks); and rank → n."""
+    steps = len(work_s)
+    apart = np.zeros(work_s.shape, dtype=np.bool_)
+    intervals = {}
+    excess = beyond_others(work_s)
     more = excess - np.median(excess, axis=0)
     sds = np.median(np.abs(more), axis=0) / QUARTILE_SD
     pauses = (more > 0) & (more >= np.maximum(PAUSE_SDS * sds, PAUSE * float(np.median(work_s))))
@@ -182,7 +186,8 @@ def _at_intervals(excess: Floats, work_s: Floats) -> Bools:
             found = float(more[due, rank].sum()) >= MOST_OF_IT * float(more[places, rank].sum())
             if found and pauses[due, rank].all() and _chance(steps, due.size, anywhere=due is between) < SELDOM:
                 apart[due, rank] = True
-    return apart if apart.any(axis=0).sum() <= ranks // 2 else np.zeros_like(apart)
+                intervals[int(rank)] = every
+    return apart, intervals
 
 
 def _chance(steps: int, number: int, *, anywhere: bool = False) -> float:

@@ -29,7 +29,8 @@ What it costs
 What to do
     Give samples equal work (sort by length, pad to buckets), keep the machine quiet (`--set launch.bind=cores`, `sbatch
     --exclusive`, `export OMP_NUM_THREADS=…`), collect garbage in all ranks at the same step (`gc.freeze()`, and
-    `gc.collect()` every N steps). If the title names a cause: as in `common-stall`.
+    `gc.collect()` every N steps). If the title names a cause: as in `common-stall`. If it says that ranks pause every
+    so many steps, look for what the program does then: logging, plots, saving.
 
 When it is wrong
     Any two equal ranks are last in turn; with two ranks only the deviation of one from the other can be seen. The
@@ -53,7 +54,7 @@ from allpull.explain.evidence.cpu_waiting import COMPUTING, all_wait, held_up, p
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.jitter import LEAST_RANKS, Jitter, jitter
 from allpull.explain.evidence.loader import common_input
-from allpull.explain.evidence.outliers import mean_interval
+from allpull.explain.evidence.outliers import mean_interval, regular_pauses
 from allpull.explain.evidence.pacing import at_own_pace, paced_ranks
 from allpull.explain.evidence.single_delays import LEAST_RANKS as LEAST_TO_COMPARE
 from allpull.explain.evidence.single_delays import are_single, without_delays
@@ -65,6 +66,7 @@ from allpull.explain.rules.common_stall import CAUSES, against, of_files
 from allpull.replay.whatif.work import lower_median, shortened_by_step
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
+from allpull.schema.gap import named_ranks
 from allpull.units import show_time
 
 OF_CPUS = 0.06  # where CPUs compute, whose jitter is 1.5 to 3 % in healthy runs (benchmarks/real_faults.py)
@@ -73,6 +75,10 @@ PAUSE = 0.25  # of a step: longer than any jitter
 CLEAR, PAUSE_SDS = 2.0, 8.0  # times the least share, and standard deviations: a shorter pause that is no jitter either
 MIN_RANKS = 2
 MOSTLY = 0.75  # of the pauses: a rank that has more is named, though chance may have chosen it
+NOW_AND_THEN = sentence(
+    "look for what the program does on these ranks once in so many steps (logging, plots, saving, metrics): do it less "
+    "often, in a thread, or on all of them at the same step"
+)
 COLLECT_TOGETHER = sentence(
     "collect garbage at the same step on all ranks: ",
     *(program("gc.disable()"), ", and ", program("gc.collect()"), " every N steps; ", program("gc.freeze()")),
@@ -114,13 +120,15 @@ def find(facts: Facts) -> list[Candidate]:
     if are_single(deviations) and not paced_ranks(window).any():  # where hosts pace, the price is an upper bound
         without = partial(undelayed, phases=phases)
     often = _in_each(behind) if in_each else _in_turn(paused_s[pauses], last_rank[pauses], behind.size)
+    regular = "" if in_each or causes else _regularly(own_s[:, equal], equal, _rows(ordinary, pauses))
+    remedy = joined("; ", *(_against(cause, facts.start) for cause in causes)) or _quiet(facts)
     return [
         Candidate(
             rule="rotating-imbalance",
             kind="rest",
-            title=f"{often}, most of it {WHERE[where]}"
+            title=f"{often}{regular}, most of it {WHERE[where]}"
             + "".join(f"{', and' if place else ':'} {CAUSES[cause]}" for place, cause in enumerate(causes)),
-            remedy=joined("; ", *(_against(cause, facts.start) for cause in causes)) or _quiet(facts),
+            remedy=NOW_AND_THEN if regular else remedy,
             evidence=(
                 seconds(
                     "lateness of the last rank of a step against the median rank", mean_interval(behind), facts.span
@@ -136,7 +144,7 @@ def find(facts: Facts) -> list[Candidate]:
             ),
             without=without,
             bounds=_bounds(window, without, phases, is_work=bool(in_each) and not causes),
-            rare=_rows(ordinary, pauses) | window.odd if few else None,
+            rare=_rows(ordinary, pauses) | window.odd if few or regular else None,
         )
     ]
 
@@ -212,6 +220,20 @@ def _in_turn(paused_s: Floats, last_rank: NDArray[np.intp], steps: int) -> str:
     if by_rank.max() > MOSTLY * paused_s.size:
         return f"Ranks pause: {often}, mostly rank {int(by_rank.argmax())}, is late, by {by}"
     return f"Ranks pause in turn: {often} is late, by {by}"
+
+
+def _regularly(own_s: Floats, ranks: list[int], pauses: Bools) -> str:
+    """Which of ``ranks`` pause every how many steps, for a title; "" where these are not most of the ``pauses``.
+
+    ``own_s`` (steps, ranks) is the work of these ranks, ``pauses`` (steps,) says in which steps one of them does.
+    """
+    regular, intervals = regular_pauses(own_s)
+    if (regular.any(axis=1) & pauses).sum() < MOSTLY * pauses.sum():
+        return ""
+    of_interval: dict[int, list[int]] = {}
+    for place, every in intervals.items():
+        of_interval.setdefault(every, []).append(ranks[place])
+    return ": " + ", ".join(f"{named_ranks(each)} every {every:,} steps" for every, each in of_interval.items())
 
 
 def _expected(usual: Jitter, ranks: int, facts: Facts) -> tuple[Evidence, ...]:

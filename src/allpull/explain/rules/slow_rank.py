@@ -25,7 +25,9 @@ What it costs
     these. That is less than the excess where a busy network hides part of it. Ranks that are late at the same time hide
     each other; each is priced with the others corrected. Where a rank hands on to the others what it computes, by
     broadcasts in the optimizer or by scattering, it works for all, and the price is an upper bound: somebody has to do
-    that work. A sharded optimizer's can at most be shared out evenly.
+    that work. A sharded optimizer's can at most be shared out evenly. So can work between `all_to_all` calls in forward
+    and backward, on tokens that came to the experts of this rank; if the rank is slow, the upper end of the interval
+    holds.
 
 What to do
     If the finding names what stalls the rank: as in `common-stall`, on this rank; it stays with the rank on any host,
@@ -35,7 +37,9 @@ What to do
     -d CLOCK,PERFORMANCE`), other processes (`top`), binding to cores and memory. Until it is repaired, exclude it
     (`sbatch --exclude=HOST`, or without it in the hosts file). If it is rank 0, and late outside of forward and
     backward, look for what only rank 0 does: logging, metrics, saving. A sharded optimizer that hands out whole tensors
-    (`ZeroRedundancyOptimizer`) cannot divide a large one: split that tensor, or shard evenly (`fully_shard`).
+    (`ZeroRedundancyOptimizer`) cannot divide a large one: split that tensor, or shard evenly (`fully_shard`). Where
+    experts or embedding tables of one rank get more than their share, balance the router (a loss for it, a capacity of
+    each expert), or place them otherwise.
 
 When it is wrong
     Where the data of one rank are harder, such as longer sentences or larger images, the rank is slow because of its
@@ -45,7 +49,7 @@ When it is wrong
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -98,6 +102,15 @@ SHARE_OUT = {
         "workers of a loader"
     ),
 }
+
+
+PASSES = ("forward", "backward")
+EXCHANGES = tuple(f"{call} in {phase}" for call in ("all_to_all", "all_to_all_single") for phase in PASSES)
+"""The calls by which ranks work on parts of each other's batches, in experts or embedding tables of their own."""
+BALANCE = sentence(
+    "if more of the exchanged data comes to this rank than to others (tokens to its experts, rows of its tables): "
+    "balance that, by a loss for the router, a capacity of each expert or another placement"
+)
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -188,20 +201,27 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     which = f"rank {ranks[0]}" if is_one else "the latest of them"
     each = _within(group.size.value, {name: float(seconds_[ranks].mean()) for name, seconds_ in excess.items()})
     hands_on = not set(HANDED_ON.get(where, ())).isdisjoint(facts.window.uses)
-    without = _without(group, facts)
-    remedy = _remedy_one(ranks[0], facts, where, slept_s=slept) if is_one else _remedy_many(ranks, facts)
     larger = _size_of_samples(ranks, facts) if where in BY_SAMPLE else 1.0
+    exchanges = where in PASSES and not set(EXCHANGES).isdisjoint(facts.window.uses)
+    without = _without(group, facts)
+    bounds = (as_recorded, without) if larger >= LARGER else None
+    remedy = _remedy_one(ranks[0], facts, where, slept_s=slept) if is_one else _remedy_many(ranks, facts)
     if hands_on:
         remedy = joined("; if not, ", SHARE_OUT[where], remedy) if where == BETWEEN else SHARE_OUT[where]
     if larger >= LARGER:
         remedy = joined("; if its time does not go with that: ", LIKE_LENGTHS, remedy)
-    if hands_on and where != BETWEEN:  # somebody has to do it, while data may be made ahead
-        without = partial(_shared_out, phase=where, removal=without)
+    if exchanges:
+        remedy = joined("; if not, ", BALANCE, remedy)
+        bounds = (partial(_shared_out, phases=PASSES, removal=without), without)
+    if hands_on:
+        if where != BETWEEN:  # somebody has to do it, while data may be made ahead
+            without = partial(_shared_out, phases=(where,), removal=without)
+        bounds = (as_recorded, without)
     return Candidate(
         rule="slow-rank",
         kind="late",
         title=f"{compute} {group.span()} per step longer than the others{often}{before}, most of it {WHERE[where]}"
-        + (HANDS_ON[where] if hands_on else ""),
+        + (HANDS_ON[where] if hands_on else ", on data that ranks exchange (all_to_all)" if exchanges else ""),
         remedy=remedy,
         evidence=(
             seconds(f"time that {which} {verb}s beyond the median of the others{before}", group.size, facts.span),
@@ -219,7 +239,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
             ),
         ),
         without=without,
-        bounds=(as_recorded, without) if hands_on or larger >= LARGER else None,
+        bounds=bounds,
         ranks=group.ranks,
         least_share=facts.slow_share,
     )
@@ -235,9 +255,11 @@ def _size_of_samples(ranks: list[int], facts: Facts) -> float:
     return float(each[ranks].min() / np.median(each[others]))
 
 
-def _shared_out(window: Window, phase: str, removal: Removal) -> Window:
-    """``window`` after ``removal``, but for the work in ``phase``, which all ranks share evenly."""
-    return removal(evenly(window, phase))
+def _shared_out(window: Window, phases: Sequence[str], removal: Removal) -> Window:
+    """``window`` after ``removal``, but for the work in ``phases``, which all ranks share evenly."""
+    for phase in phases:
+        window = evenly(window, phase)
+    return removal(window)
 
 
 def _within(size_s: float, excess_s: Mapping[str, float]) -> dict[str, float]:

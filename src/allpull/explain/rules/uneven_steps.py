@@ -26,7 +26,7 @@ When it is wrong
 
 from __future__ import annotations
 
-from allpull.explain.candidate import Candidate, count, share
+from allpull.explain.candidate import Candidate, count, times
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.remedy import program, sentence
 from allpull.units import percent
@@ -53,7 +53,7 @@ def find(facts: Facts) -> list[Candidate]:
                 ", shards of equal length, or every n-th sample of an iterable data set to each of n ranks",
             ),
             evidence=(
-                share(
+                times(
                     "the most steps of a rank divided by their mean: what equal numbers gain at most",
                     most / mean,
                     SOURCE,

@@ -214,7 +214,7 @@ def _amount(run: RunMetrics) -> Iterator[str]:
     if observed.skipped_steps:
         yield f"{counted(observed.skipped_steps, 'step')} skipped, because a gradient was not finite."
     if observed.backward_passes is not None and observed.backward_passes > ACCUMULATES:
-        yield f"A step has {show_count(observed.backward_passes)} backward passes, on average over steps and ranks."
+        yield f"A steady step has {show_count(observed.backward_passes)} backward passes, on average over ranks."
     yield from _named(observed)
     if observed.stopped_parts:
         yield f"Not observed to the end: {_parts(observed.stopped_parts)}."
