@@ -184,7 +184,7 @@ def test_what_was_seen_is_said_in_numbers_with_units(width):
     for part in (
         "100 steps in 3 epochs, 6,400 samples; 103 steady",
         "2 steps skipped, because a gradient was not finite",
-        "A step has 4 backward passes",
+        "A steady step has 4 backward passes",
         "Evaluation on rank 0: 3 times, 6 s in all, 2 s per epoch; the other 3 ranks, each, waited 5.9 s meanwhile",
         "2 buckets of 1 MiB to 25 MiB: the first ready after 30 ms, the last after 50 ms, all reduced after 90 ms",
         "Ranks read 3.3 GB/s, 36,500 reads/s, 10.0 % of it from storage",

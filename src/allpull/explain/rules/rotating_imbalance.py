@@ -41,6 +41,7 @@ When it is wrong
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -113,7 +114,6 @@ def find(facts: Facts) -> list[Candidate]:
     if not in_each and not (in_turn and float(paused_s[pauses].sum()) >= least_s * behind.size):
         return []
     varies = usual.last_s(LEAST_RANKS) >= least_s
-    last = np.bincount(last_rank, minlength=window.ranks)
     spread = {name: float(_deviations(window.per_step(name))[ordinary].std()) for name in phases if name in window.work}
     where = max(spread, key=lambda name: spread[name])
     without: Removal = partial(undisturbed, phases=phases, usual=usual, keeps_jitter=not varies)
@@ -129,19 +129,7 @@ def find(facts: Facts) -> list[Candidate]:
             title=f"{often}{regular}, most of it {WHERE[where]}"
             + "".join(f"{', and' if place else ':'} {CAUSES[cause]}" for place, cause in enumerate(causes)),
             remedy=NOW_AND_THEN if regular else remedy,
-            evidence=(
-                seconds(
-                    "lateness of the last rank of a step against the median rank", mean_interval(behind), facts.span
-                ),
-                seconds("the same in the median step", float(np.median(behind)), facts.span),
-                *_expected(usual, len(equal), facts),
-                count(
-                    f"ranks that were last in at least one of {int(ordinary.sum()):,} steps",
-                    int((last > 0).sum()),
-                    facts.span,
-                ),
-                *cause_evidence,
-            ),
+            evidence=(*_evidence(behind, usual, last_rank, facts), *cause_evidence),
             without=without,
             bounds=_bounds(window, without, phases, is_work=bool(in_each) and not causes),
             rare=_rows(ordinary, pauses) | window.odd if few or regular else None,
@@ -236,12 +224,17 @@ def _regularly(own_s: Floats, ranks: list[int], pauses: Bools) -> str:
     return ": " + ", ".join(f"{named_ranks(each)} every {every:,} steps" for every, each in of_interval.items())
 
 
-def _expected(usual: Jitter, ranks: int, facts: Facts) -> tuple[Evidence, ...]:
-    """How late the last of many equal ranks is expected to be."""
-    if not usual.symmetric or not usual.sd_s > 0:
-        return ()
-    what = f"lateness of the last of {ranks:,} equal ranks that is expected of the jitter of most steps"
-    return (seconds(what, usual.last_s(ranks), facts.span),)
+def _evidence(behind_s: Floats, usual: Jitter, last_rank: NDArray[np.intp], facts: Facts) -> Iterator[Evidence]:
+    """How late the last rank of each step is, (steps,), and of many equal ranks is expected to be."""
+    what = "lateness of the last rank of a step against the median rank"
+    yield seconds(what, mean_interval(behind_s), facts.span)
+    yield seconds("the same in the median step", float(np.median(behind_s)), facts.span)
+    if usual.symmetric and usual.sd_s > 0:
+        ranks = len(_equal_ranks(facts))
+        what = f"lateness of the last of {ranks:,} equal ranks that is expected of the jitter of most steps"
+        yield seconds(what, usual.last_s(ranks), facts.span)
+    what = f"ranks that were last in at least one of {behind_s.size:,} steps"
+    yield count(what, np.unique(last_rank).size, facts.span)
 
 
 def undisturbed(window: Window, phases: tuple[str, ...], usual: Jitter, *, keeps_jitter: bool) -> Window:
