@@ -252,7 +252,7 @@ def test_every_reason_for_no_window_says_what_is_missing() -> None:
     apart = without(without(run, list(range(6)), rank=1), list(range(5, 12)), rank=2)
     assert refused(apart) == "no step was recorded by all 4 ranks: rank 2 has steps 0 to 4, rank 1 has steps 6 to 11"
     warm = records(Program(warmup=12))
-    assert refused(warm) == "only warm-up was recorded: all ranks have 12 steps, and more are needed"
+    assert refused(warm) == "only warm-up was recorded: all ranks have 12 steps in common, and more are needed"
     hosts = {rank: header(rank, 4, host=f"h{rank}", boot_id=f"b{rank}") for rank in range(4)}
     assert refused(replace(run, headers=hosts)).startswith("the clocks of the hosts are not aligned")
     assert refused(records(Program(reduces=False))).startswith("no collective of these steps could be matched")

@@ -97,7 +97,7 @@ def _nothing_usable(steps: pl.DataFrame, table: pl.DataFrame, ranks: int) -> str
     if not table["whole"].any():
         return f"no step was recorded by all {ranks:,} ranks{_apart(steps)}"
     count = counted(int(table["whole"].sum()), "step")
-    return f"only warm-up was recorded: all ranks have {count}, and more are needed"
+    return f"only warm-up was recorded: all ranks have {count} in common, and more are needed"
 
 
 def shorten(steps: ChosenSteps, *, ranks: int, events: int, buckets: int) -> ChosenSteps:
