@@ -29,7 +29,7 @@ from allpull.explain.evidence.step_counts import reducing_steps
 from allpull.explain.evidence.transports import transports_of
 from allpull.explain.findings import Findings, advice, findings
 from allpull.explain.rules import no_exchange
-from allpull.explain.rules.drift import recovered
+from allpull.explain.rules.drift import two_levels
 from allpull.replay.blame import Blame, blame
 from allpull.replay.pop import against_reference, pop
 from allpull.replay.recording.build import NoWindow, Record, record_window
@@ -266,7 +266,7 @@ def _about(facts: Facts, grown: TreeResult, hooks: Sequence[CommHook]) -> list[s
             "steps resemble their neighbours so much (they are correlated) that in a quarter of such runs some rank of "
             "equal ranks stands out; record more steps before you act on a slow rank"
         )
-    notes += recovered(facts)
+    notes += two_levels(facts)
     if facts.network.carries_other:
         notes.append(
             "the TCP connections between hosts carry less than half of the gradients: these take another way, or are "

@@ -26,6 +26,7 @@ from allpull.explain.evidence.facts import OtherRun
 from allpull.explain.evidence.loader_pace import LoaderPace
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.rules import slow_loader_rank
+from allpull.explain.rules.drift import two_levels
 from allpull.replay.engine import replay
 from allpull.replay.window import Window
 from allpull.schema.explained import Finding
@@ -478,6 +479,19 @@ def test_buckets_are_those_of_the_window() -> None:
     assert facts(job(4)).window.reductions.buckets == len(BUCKETS)
 
 
+def test_steps_that_take_longer_because_batches_are_larger_are_no_drift() -> None:
+    """A warm-up of the batch size: twice the samples from step 60 on, and twice the work; the note says so."""
+    later = np.where(np.arange(120) < 60, 1.0, 2.0)[:, None]
+    work = {"forward": FORWARD_S * (later - 1), "backward": BACKWARD_S * (later - 1)}
+    slower, larger = job(4, steps=120, **work), job(4, steps=120, **work, samples=16 * later)
+    assert rules(slower) == ["drift"]
+    notes = " ".join(two_levels(facts(larger)))
+    assert rules(larger) == []
+    assert "from step 160 on steps have 2 times as much data as at first, and take all ranks 2 times as long" in notes
+    sizes = replace(slower, elements=np.broadcast_to(16 * later, (120, 4)).copy())
+    assert rules(sizes) == [], "longer texts, or larger images"
+
+
 def test_what_may_be_rollouts_is_not_sold_as_evaluation() -> None:
     (finding,) = found(evaluated(None, 0.4), has_epochs=False).findings
     assert finding.rule == "evaluation-share"
@@ -503,6 +517,8 @@ def test_work_for_all_is_priced_at_most_as_shared_out_or_gone(phase: str, call: 
     assert finding.gain.is_at_most
     assert "to the others" in finding.title
     assert ("if rank == 0" in finding.remedy) == (phase == "other")  # a rank may log there as well
+    gathered = replace(made, uses=("gather", "broadcast"))  # a teacher on one rank, for the batches of all
+    assert [one.gain.is_at_most for one in found(gathered).findings if one.gain] == [phase == "other"]
     alone = replace(made, uses=("all_reduce",))
     (finding,) = found(alone, Machine(hosts=hosts_of(4))).findings
     assert finding.loss_s_per_step == pytest.approx(0.020, rel=0.01)

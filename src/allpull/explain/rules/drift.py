@@ -8,7 +8,8 @@ How it is found
     By the work that all ranks have in common in a step, that of the lower median rank: its level before and after the
     step at which it changes most, or a line through all steps where that fits better. It must become longer by 5 %, or
     by 15 % where CPUs compute, and by more than the noise. Clocks, power and temperature of accelerators on both sides
-    are in the evidence where they were sampled.
+    are in the evidence where they were sampled. Where steps have more samples then, or larger ones, by at least half of
+    that, it is no drift, and a note says so.
 
 What it costs
     The replay in which phases take no longer after that step than before it, or no longer than at first. Each rank is
@@ -42,7 +43,7 @@ from allpull.explain.evidence.facts import Facts
 from allpull.explain.remedy import Action, sentence
 from allpull.explain.remedy_text import WHERE, clocks
 from allpull.replay.whatif.levels import USUAL, as_before, levels
-from allpull.replay.window import Bools
+from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
 from allpull.units import percent
 
@@ -54,6 +55,7 @@ SENSORS = {
     "power_w": ("power of an accelerator", "W"),
     "temperature_c": ("temperature of the accelerators", "°C"),
 }
+OF_DATA = 0.5  # of the change: if the data of a step change by that much, it is theirs
 FELL = 0.97  # of the clock before: below it the clock is the likely cause
 
 
@@ -61,19 +63,27 @@ FELL = 0.97  # of the clock before: below it the clock is the likely cause
 class Change:
     """All ranks compute for ``first_s`` per step at first, and ``last_s`` in the end, from row ``since`` of the steps.
 
-    ``at_once``: the level changes there; otherwise little by little, over all steps.
+    ``at_once``: the level changes there; otherwise little by little, over all steps. ``data``: how many times as many
+    elements, or else samples, a step has in the end; 1: it is not known.
     """
 
     first_s: float
     last_s: float
     since: int
     at_once: bool
+    data: float = 1.0
+
+    @property
+    def by_data(self) -> bool:
+        """Whether steps take another time because they have more data, or less."""
+        longer, more = self.last_s / self.first_s - 1, self.data - 1
+        return longer * more > 0 and abs(more) >= OF_DATA * abs(longer)
 
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where all ranks slow down together."""
     window, change = facts.window, change_of_level(facts)
-    if change is None or change.last_s < change.first_s:
+    if change is None or change.by_data or change.last_s < change.first_s:
         return []
     first_s, last_s, since, phases = change.first_s, change.last_s, change.since, common_phases(facts)
     after = np.arange(window.steps.size) >= since
@@ -116,18 +126,36 @@ def change_of_level(facts: Facts) -> Change | None:
     least = SLOWER_ON_CPUS if facts.on_cpus else SLOWER
     if not high_s > (1 + least) * low_s > 0 or high_s - low_s < DEVIATIONS * _error_s(taken_s - models[at], at):
         return None
-    return Change(first_s=first_s, last_s=last_s, since=int(rows[cut]), at_once=at is not None)
+    data = _data_of_steps(facts.window)[rows]
+    ends = levels(data, at)[[0, -1]] if np.isfinite(data).all() else np.ones(2)
+    return Change(
+        first_s=first_s,
+        last_s=last_s,
+        since=int(rows[cut]),
+        at_once=at is not None,
+        data=float(ends[1] / ends[0]) if ends.min() > 0 else 1.0,
+    )
 
 
-def recovered(facts: Facts) -> list[str]:
-    """A note where all ranks become faster: means are then of both levels, and say little of either."""
-    change = change_of_level(facts)
-    if change is None or change.last_s > change.first_s:
+def _data_of_steps(window: Window) -> Floats:
+    """The elements of each step, over all ranks, or its samples where samples do not differ in size, (steps,)."""
+    known = window.elements is not None and np.isfinite(window.elements).all()
+    data: Floats = (window.elements if window.elements is not None and known else window.samples).sum(axis=1)
+    return data
+
+
+def two_levels(facts: Facts) -> list[str]:
+    """A note where means are of two levels, and no finding says so: ranks become faster, or have other batches."""
+    change, both = change_of_level(facts), "rates, times and gains are means of both"
+    if change is None or not (change.by_data or change.last_s < change.first_s):
         return []
+    if change.by_data:
+        data, longer = (f"{ratio:.2g} times" for ratio in (change.data, change.last_s / change.first_s))
+        when = f"from step {facts.window.steps[change.since]:,} on" if change.at_once else "in the end"
+        return [f"{when} steps have {data} as much data as at first, and take all ranks {longer} as long: {both}"]
     longer, step = percent(change.first_s / change.last_s - 1), facts.window.steps[change.since - 1]
     if not change.at_once:
         return [f"all ranks become faster little by little: at first they compute {longer} longer than in the end"]
-    both = "rates, times and gains are means of both"
     return [f"up to step {step:,} all ranks compute {longer} longer than after it: {both}"]
 
 

@@ -83,11 +83,19 @@ SIZES = "sizes of batches"
 LIKE_LENGTHS = sentence(
     "its samples are larger than the others' (longer texts, larger images): give all ranks as much of each size"
 )
-HANDED_ON = {"optimizer": ("broadcast in optimizer",), BETWEEN: ("scatter", "scatter_object_list")}
-"""Phase → the calls by which a rank hands on to the others what it computes there."""
+HANDED_ON: Mapping[str, tuple[frozenset[str], ...]] = {
+    "optimizer": (frozenset({"broadcast in optimizer"}),),
+    BETWEEN: (
+        frozenset({"scatter"}),
+        frozenset({"scatter_object_list"}),
+        frozenset({"gather", "broadcast"}),
+        frozenset({"gather_object", "broadcast_object_list"}),
+    ),
+}
+"""Phase → the calls, all of one set, by which a rank hands on to the others what it computes there."""
 HANDS_ON = {
     "optimizer": ", whose results it broadcasts to the others",
-    BETWEEN: ", where it scatters data to the others",
+    BETWEEN: ", where it scatters or broadcasts data to the others",
 }
 SHARE_OUT = {
     "optimizer": sentence(
@@ -98,7 +106,7 @@ SHARE_OUT = {
         ")",
     ),
     BETWEEN: sentence(
-        "if it makes there what it scatters, let each rank make its own part, or make it ahead, in a thread or the "
+        "if it makes there what it hands on, let each rank make its own part, or make it ahead, in a thread or the "
         "workers of a loader"
     ),
 }
@@ -200,7 +208,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     before = BEFORE_ITS_OWN if facts.late.own_meetings else ""
     which = f"rank {ranks[0]}" if is_one else "the latest of them"
     each = _within(group.size.value, {name: float(seconds_[ranks].mean()) for name, seconds_ in excess.items()})
-    hands_on = not set(HANDED_ON.get(where, ())).isdisjoint(facts.window.uses)
+    hands_on = any(calls <= {*facts.window.uses} for calls in HANDED_ON.get(where, ()))
     larger = _size_of_samples(ranks, facts) if where in BY_SAMPLE else 1.0
     exchanges = where in PASSES and not set(EXCHANGES).isdisjoint(facts.window.uses)
     without = _without(group, facts)

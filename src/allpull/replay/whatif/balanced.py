@@ -87,11 +87,13 @@ def _varying(level: Window, window: Window, phases: Collection[str], chosen: Boo
     work_s = sum((window.per_step(name) for name in phases), start=np.zeros(window.wall_s.shape))[usual]
     share = np.ones(window.ranks)
     share[chosen] = _share_of_jitter(work_s[:, chosen], work_s[:, models])
-    own_s = _of_events(level, phases)
-    deviation_s = share * _deviation(_of_events(window, phases), models, window, usual[window.step_of])
-    kept = np.divide(np.maximum(own_s + deviation_s, 0.0), own_s, out=np.ones_like(own_s), where=own_s > 0)
-    del own_s, deviation_s  # each may be as large as a window's work in a phase
-    kept[~usual[window.step_of]] = 1.0
+    used, own_s = usual[window.step_of], _of_events(level, phases)
+    deviation_s = share * _deviation(_of_events(window, phases), models, window, used)
+    varied_s = np.maximum(own_s + deviation_s, 0.0)
+    varied_s *= _quotient(own_s[used].sum(axis=0), varied_s[used].sum(axis=0))  # below 0 there is none to take away
+    kept = _quotient(varied_s, own_s)
+    del own_s, deviation_s, varied_s  # each may be as large as a window's work in a phase
+    kept[~used] = 1.0
     kept[:, ~chosen] = 1.0
     work = {name: seconds * kept if name in phases else seconds for name, seconds in level.work.items()}
     lane = level.reductions
@@ -142,15 +144,21 @@ def _of_events(window: Window, phases: Collection[str]) -> Floats:
 
 
 def _mean_by_place(values: Floats, window: Window, used: Bools) -> Floats:
-    """The mean of ``values`` (events, ranks) over the ``used`` events with the same place in their step, for each."""
-    begins = np.searchsorted(window.step_of, window.step_of)
-    place = np.arange(window.events) - begins
+    """The mean of ``values`` (events, ranks) over the ``used`` events like each: at its place of a step with as many.
+
+    Steps that do not have the same meetings, as between two averages of local SGD, have no places in common.
+    """
+    place = np.arange(window.events) - np.searchsorted(window.step_of, window.step_of)
+    number = np.bincount(window.step_of, minlength=window.steps.size)[window.step_of]
+    most = int(number.max(initial=0)) + 1
+    kind = window.kind.astype(np.int64) * (len(window.uses) + 1) + window.use + 1
+    _, like = np.unique((kind * most + number) * most + place, return_inverse=True)
     total, count = (
-        np.zeros((place.max(initial=0) + 1, window.ranks)),
-        np.bincount(place[used], minlength=place.max() + 1),
+        np.zeros((int(like.max(initial=0)) + 1, window.ranks)),
+        np.bincount(like[used], minlength=like.max() + 1),
     )
-    np.add.at(total, place[used], values[used])
-    mean: Floats = (total / np.maximum(count, 1)[:, None])[place]
+    np.add.at(total, like[used], values[used])
+    mean: Floats = (total / np.maximum(count, 1)[:, None])[like]
     return mean
 
 
@@ -231,6 +239,11 @@ def _share(work: dict[str, Floats], ranks: int) -> Floats | None:
     total = sum((seconds.sum(axis=0) for seconds in work.values()), start=np.zeros(ranks))
     mean = float(total.mean()) if ranks else 0.0
     return total / mean if mean > 0 else None
+
+
+def _quotient(one: Floats, other: Floats) -> Floats:
+    """``one`` divided by ``other``, and 1 where that is 0."""
+    return np.divide(one, other, out=np.ones_like(one), where=other > 0)
 
 
 def _median(seconds: Floats) -> Floats:
