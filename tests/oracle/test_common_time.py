@@ -326,7 +326,7 @@ def test_one_rank_that_pauses_in_every_twentieth_step(judge: Judge, where: str) 
     healthy = place(even(ranks=2, steps=92), where)
     judged = judge(healthy.later("other", 0.6, rank=0, steps=slice(12, None, 20)), healthy)
     found = judged.finding("slow-rank", ranks=[0])
-    assert "in some steps" in found.title
+    assert "once in 20 steps" in found.title
     assert_priced(found, judged.truth, 0.03)
     assert not [one for one in judged.priced if one is not found], judged.said()
 

@@ -209,6 +209,9 @@ def test_a_rank_that_pauses_in_every_nth_step_of_a_part_of_them_stands_out(betwe
     (one,) = outliers(work).ranks
     assert one.rank == 1
     assert one.size.value == pytest.approx(0.3 * work[between, 1].size / 200, rel=0.2)
+    assert one.every == 20
+    assert one.size.low is not None
+    assert one.size.low > 0.75 * one.size.value, "how often it pauses is no chance"
 
 
 def test_one_disturbance_of_several_steps_is_no_pause_in_every_nth_step() -> None:

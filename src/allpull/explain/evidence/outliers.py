@@ -66,12 +66,19 @@ USUAL = 2.0  # times the excess of the last rank in the median step: beyond it i
 class Outlier:
     """One rank that stands out by ``size`` (s per step, mean and 95 % interval).
 
-    ``steady``: it is late overall; otherwise it is also early at times, and varies more than the others.
+    ``steady``: it is late overall; otherwise it is also early at times, and varies more than the others. ``pauses``:
+    the rows of the steps in which it pauses, if that is most of its lateness, and in every n-th step; the size is theirs.
     """
 
     rank: int
     size: Interval
     steady: bool
+    pauses: tuple[int, ...] = ()
+
+    @property
+    def every(self) -> int | None:
+        """It pauses once in so many steps; None: not so."""
+        return self.pauses[1] - self.pauses[0] if len(self.pauses) > 1 else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,8 +108,8 @@ def outliers(work_s: Floats, *, least_s: float = 0.0, seed: int = 0) -> Outliers
         above = above[: ranks // 2 - len(late)]
         if not above:
             break
-        late += [_outstanding(int(left[place]), series) for place, series in above]
-        left = np.delete(left, [place for place, _ in above])
+        late += [_outstanding(int(left[place]), series, due) for place, series, due in above]
+        left = np.delete(left, [place for place, *_ in above])
     late.sort(key=lambda one: -one.size.value)
     return Outliers(ranks=tuple(late), floor_s=floor_s)
 
@@ -127,20 +134,21 @@ def by_phase(phases: Mapping[str, Floats]) -> dict[str, Floats]:
     return {name: beyond_others(seconds).mean(axis=0) for name, seconds in phases.items()}
 
 
-def mean_interval(series: Floats) -> Interval:
+def mean_interval(series: Floats, pauses: Bools | None = None) -> Interval:
     """The mean of ``series`` (steps,) with its 95 % interval.
 
     Where it is there in a part of the steps only, these are resampled among themselves, as its price is; where it grows
-    little by little, what varies about the line.
+    little by little, what varies about the line. So are ``pauses`` (steps,), whose number is no chance.
     """
     goes, each = course(series), np.ones_like(series)
-    if goes.apart is None:
+    apart = pauses if goes.apart is None else goes.apart
+    if apart is None:
         return ratio_interval(goes.varying, each)
-    return ratio(series, each, goes.apart).interval()
+    return ratio(goes.varying, each, apart).interval()
 
 
-def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Floats]], float]:
-    """The ranks above the noise, the latest first, each with its excess; and the noise floor.
+def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Floats, Bools]], float]:
+    """The ranks above the noise, the latest first, each with its excess and regular pauses; and the noise floor.
 
     The excess is the clipped one where that is most of it, so that a stall of the whole machine enlarges no rank.
     """
@@ -161,7 +169,8 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
         if out[place]:
             is_steady = steady[place] and means[1][place] >= STEADY_SHARE * means[0][place]
             series = excess[:, place] if often[place] else np.where(due[:, place], excess[:, place], 0.0)
-            outstanding.append((int(place), np.clip(series, -usual_s, usual_s) if is_steady else series))
+            series = np.clip(series, -usual_s, usual_s) if is_steady else series
+            outstanding.append((int(place), series, due[:, place]))
     return outstanding, min(*floors, float(chance_s.max()))
 
 
@@ -221,8 +230,11 @@ def _steadily(work_s: Floats) -> tuple[Floats, Floats]:
     return ordered[cut : steps - cut].mean(axis=0), np.maximum(chance_s, ROUNDING * np.abs(work_s).mean())
 
 
-def _outstanding(rank: int, excess: Floats) -> Outlier:
+def _outstanding(rank: int, excess: Floats, due: Bools) -> Outlier:
     late = np.maximum(excess, 0.0)
+    if due.any() and float(late[due].sum()) >= MOST_OF_IT * float(late.sum()):
+        paused = mean_interval(np.where(due, late, 0.0), due)
+        return Outlier(rank=rank, size=paused, steady=False, pauses=tuple(np.flatnonzero(due).tolist()))
     steady = bool(np.median(excess) > 0 and excess.mean() >= STEADY_SHARE * late.mean())
     return Outlier(rank=rank, size=mean_interval(excess if steady else late), steady=steady)
 

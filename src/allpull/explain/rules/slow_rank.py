@@ -204,7 +204,9 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     slept = _slept_s(group, facts)
     verb = "compute" if slept is None else "sleep"
     compute = f"{facts.on(ranks[0])} {verb}s" if is_one else f"{named(ranks, facts.machine)} {verb}"
-    often = "" if group.steady else " in some steps"
+    one = group.members[0]
+    often = "" if one.steady else " in some steps" if one.every is None else f" on average, once in {one.every:,} steps"
+    pauses = np.isin(np.arange(facts.window.steps.size), one.pauses)
     before = BEFORE_ITS_OWN if facts.late.own_meetings else ""
     which = f"rank {ranks[0]}" if is_one else "the latest of them"
     each = _within(group.size.value, {name: float(seconds_[ranks].mean()) for name, seconds_ in excess.items()})
@@ -250,6 +252,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
         bounds=bounds,
         ranks=group.ranks,
         least_share=facts.slow_share,
+        rare=pauses | facts.window.odd if one.pauses else None,
     )
 
 
