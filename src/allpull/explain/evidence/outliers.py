@@ -67,7 +67,7 @@ class Outlier:
     """One rank that stands out by ``size`` (s per step, mean and 95 % interval).
 
     ``steady``: it is late overall; otherwise it is also early at times, and varies more than the others. ``pauses``:
-    the rows of the steps in which it pauses, if that is most of its lateness, and in every n-th step; the size is theirs.
+    the rows of the steps in which it pauses, if that is most of its lateness, and every n-th step; the size is theirs.
     """
 
     rank: int
