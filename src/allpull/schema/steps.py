@@ -84,8 +84,8 @@ class StepRecord(Record):
     elements: int | None = Field(
         None,
         ge=0,
-        description="elements of this rank's batches, padding included: of the largest tensor of each. Absent up to the"
-        " first step in which they are not proportional to samples",
+        description="elements of this rank's batches, padding included: of the largest tensor of each. Absent after the"
+        " first step up to that in which they are not proportional to samples",
     )
     input_ns: int | None = Field(None, ge=0, description="blocked in the loader")
     copy_ns: int | None = Field(None, ge=0, description="host to device")

@@ -578,3 +578,27 @@ def test_calls_that_nobody_waited_for_or_that_find_no_mate_are_no_events(make: d
         pl.lit(None).cast(pl.Int64).alias(name) for name in ("blocked_ns", "end_ns")
     )
     assert refused(replace(met, collectives=launched)).startswith("no collective")
+
+
+def told(first: tuple[int | None, ...], later: dict[int, int]) -> RunData:
+    """A run of 12 steps and two ranks, with elements in their ``first`` step, and of rank 1 in ``later`` ones."""
+    run = records(Program(ranks=2))
+    begin, rank, step = run.steps["step"].min(), pl.col("rank"), pl.col("step")
+    each = pl.when(step == begin).then(pl.lit(pl.Series(list(first), dtype=pl.Int64)).gather(rank))
+    for number, elements in later.items():
+        each = each.when((step == number) & (rank == 1)).then(pl.lit(elements))
+    return replace(run, steps=run.steps.with_columns(elements=each.cast(pl.Int64)))
+
+
+def test_samples_of_one_size_are_told_once_and_count_in_every_step() -> None:
+    assert window_of(told((64, 64), {})).elements is None, "all ranks have the same"
+    window = window_of(told((64, 128), {}))
+    assert window.elements is not None
+    assert (window.elements == [64.0, 128.0]).all()
+    last = int(window.steps[-1])
+    grown = window_of(told((64, 64), {last - 1: 96, last: 96})).elements
+    assert grown is not None
+    assert grown[:, 1].tolist()[-4:] == [64.0, 64.0, 96.0, 96.0]
+    before = window_of(told((None, None), {last - 1: 96, last: 96})).elements
+    assert before is not None
+    assert np.isnan(before[:-2]).all(), "an older run: what came before is not known"

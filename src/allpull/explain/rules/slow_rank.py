@@ -214,7 +214,8 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     larger = _size_of_samples(ranks, facts) if where in BY_SAMPLE else 1.0
     exchanges = where in PASSES and not set(EXCHANGES).isdisjoint(facts.window.uses)
     without = _without(group, facts)
-    bounds = (as_recorded, without) if larger >= LARGER else None
+    shared = partial(_shared_out, phases=PASSES, removal=without)  # whether its data make it late, or its host
+    bounds = (shared, without) if larger >= LARGER or exchanges else None
     remedy = _remedy_one(ranks[0], facts, where, slept_s=slept) if is_one else _remedy_many(ranks, facts)
     if hands_on:
         remedy = joined("; if not, ", SHARE_OUT[where], remedy) if where == BETWEEN else SHARE_OUT[where]
@@ -222,7 +223,6 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
         remedy = joined("; if its time does not go with that: ", LIKE_LENGTHS, remedy)
     if exchanges:
         remedy = joined("; if not, ", BALANCE, remedy)
-        bounds = (partial(_shared_out, phases=PASSES, removal=without), without)
     if hands_on:
         if where != BETWEEN:  # somebody has to do it, while data may be made ahead
             without = partial(_shared_out, phases=(where,), removal=without)

@@ -164,10 +164,12 @@ class StepLines:
         self._batch: Optional[Tuple[int, int]] = None  # elements and samples of the first step
         self._varies = False
 
-    def _vary(self, elements: int, samples: int) -> bool:
-        """Whether samples differ in size, this step or before; images of one size need no record of that."""
+    def _tells(self, elements: int, samples: int) -> bool:
+        """Whether this is the first step, or samples differ in size, now or before; those of one size are told once."""
         if not self._varies:
-            first = self._batch = self._batch or (elements, samples)
+            first, self._batch = self._batch, self._batch or (elements, samples)
+            if first is None:
+                return True
             self._varies = elements * first[1] != first[0] * samples
         return self._varies
 
@@ -201,7 +203,7 @@ class StepLines:
             line += ',"tags":["' + '","'.join(tags) + '"]'
         if passes is not None:
             line += f',"backward_passes":{passes}'
-        if elements and samples and self._vary(elements, samples):
+        if elements and samples and self._tells(elements, samples):
             line += f',"elements":{elements}'
         if spent[COLLECTIVE] != NULL:
             line += f',"collective_ns":{spent[COLLECTIVE]}'

@@ -92,7 +92,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         paced_s=paced_s,
         issued_s=issued_s,
         fetched_s=fetched_s,
-        elements=_matrix(records, "elements", ranks) if records["elements"].count() else None,
+        elements=_elements(records, run.steps, ranks),
     )
 
 
@@ -144,6 +144,34 @@ def _matrix(records: StepRecords, name: str, ranks: int) -> Floats:
     """Column ``name`` of ``records``, which go by rank and step, as an array of shape (steps, ranks); NaN for null."""
     values = records[name].cast(pl.Float64).fill_null(float("nan")).to_numpy()
     return np.ascontiguousarray(values.reshape(ranks, -1).T)
+
+
+def _elements(records: StepRecords, steps: pl.DataFrame, ranks: int) -> Floats | None:
+    """The elements of each step, (steps, ranks), NaN for not known; None: samples have one size, or no known one.
+
+    Those of samples of one size are recorded once, in the first of all ``steps``: the others follow from their samples.
+    """
+    told = steps.lazy().filter(pl.col("elements").is_not_null(), pl.col("samples") > 0)
+    sizes = (
+        told.select("rank", "step", per_sample=pl.col("elements") / pl.col("samples"))
+        .sort("step")
+        .group_by("rank")
+        .agg(pl.col("step").first(), pl.col("per_sample").first(), until=pl.col("step").get(1, null_on_oob=True))
+        .join(steps.lazy().group_by("rank").agg(begin=pl.col("step").min()), on="rank")
+        .collect()
+    )
+    if not sizes["until"].count() and (sizes.height < ranks or sizes["per_sample"].n_unique() == 1):
+        return None
+    elements, samples = _matrix(records, "elements", ranks), _matrix(records, "samples", ranks)
+    numbers = records["step"].to_numpy().reshape(ranks, -1).T
+    for rank, per_sample, until in (
+        sizes.filter(pl.col("step") == pl.col("begin"))
+        .select("rank", "per_sample", pl.col("until").fill_null(np.iinfo(np.int64).max))
+        .iter_rows()
+    ):
+        before = np.isnan(elements[:, rank]) & (numbers[:, rank] < until)
+        elements[before, rank] = per_sample * samples[before, rank]
+    return elements
 
 
 def _seconds_or_none(records: StepRecords, name: str, ranks: int) -> Floats | None:
