@@ -40,6 +40,16 @@ def test_of_several_exceptions_the_earliest_is_the_cause():
     assert found.rank == 2
 
 
+def test_a_rank_that_exited_without_a_word_comes_before_those_that_lost_their_connection_to_it():
+    """By os._exit, or the C library's exit: what the others raise names a peer, and not why it went."""
+    lost = "RuntimeError: [pair.cc:537] Read error [127.0.0.1]:55195: Connection reset by peer."
+    victims = [replace(failure(rank, 1, raised_ns=rank), exception=lost) for rank in (0, 2)]
+    assert first_failure([*victims, failure(1, 3)]) == failure(1, 3)
+    assert first_failure([*victims, failure(1, -15)]) == victims[0], "we ended that one"
+    cause = replace(failure(3, 1, raised_ns=9), exception="ValueError: no such label")
+    assert first_failure([*victims, failure(1, 3), cause]) == cause
+
+
 def test_of_one_host_a_rank_whose_boot_is_not_known_is_compared_by_the_same_clock():
     """As of one that found no room for its header on a full disk."""
     first, then = failure(0, 2, raised_ns=40), failure(1, 1, raised_ns=50)

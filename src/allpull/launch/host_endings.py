@@ -25,6 +25,8 @@ _RAISED = re.compile(r"([\w.]*(Error|Exception)\b|terminate called|what\(\): |Fa
 
 
 KILLED = 128 + signal.SIGKILL
+LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
+"""Errors that Gloo and NCCL raise in a rank whose peer has gone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +45,11 @@ class RankFailure:
     boot_id: str | None = None
     realtime_ahead_ns: int = 0
     log_tail: tuple[str, ...] = ()
+
+    @property
+    def lost_peer(self) -> bool:
+        """Whether it raised because another rank had gone."""
+        return self.exception is not None and any(text in self.exception for text in LOST_PEER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

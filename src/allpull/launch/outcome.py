@@ -1,7 +1,8 @@
 """How a job ended: which rank failed first, where, why, and with which exit code.
 
 When one rank dies, the others fail in their next collective, and the agent ends the remaining ranks. The first failure
-is therefore chosen in this order: a rank killed by a signal that was not ours; the rank with the earliest exception;
+is therefore chosen in this order: a rank killed by a signal that was not ours; the rank with the earliest exception,
+other than a lost connection to a peer; one that exited without any, as by ``os._exit``; the earliest lost connection;
 any other.
 """
 
@@ -60,10 +61,9 @@ def _rank_of_suspicion(failure: RankFailure, *, one_clock: bool) -> tuple[int, i
     if failure.exit_code < 0 and failure.exit_code != -signal.SIGTERM:
         return (0, 0, failure.rank)
     if failure.raised_ns is not None:
-        return (1, failure.raised_ns + (0 if one_clock else failure.realtime_ahead_ns), failure.rank)
-    if failure.exit_code > 0:
-        return (2, 0, failure.rank)
-    return (3, 0, failure.rank)
+        raised_ns = failure.raised_ns + (0 if one_clock else failure.realtime_ahead_ns)
+        return (3 if failure.lost_peer else 1, raised_ns, failure.rank)
+    return (2 if failure.exit_code > 0 else 4, 0, failure.rank)
 
 
 def exit_of(ended: Sequence[HostEnding]) -> Exit:

@@ -33,8 +33,6 @@ from allpull.rundir.write import whole_json
 
 LAUNCHER = "command"
 MOST_NAMED = 3  # ranks named in one sentence
-LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "remote process exited")
-"""Errors that Gloo and NCCL raise in a rank whose peer has gone."""
 
 
 class CannotStart(Exception):
@@ -156,13 +154,13 @@ def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
     Ranks that the command itself ended are silent too: they are named only if all ``failures`` are lost connections,
     one of which must have been to them.
     """
-    exceptions = [failure.exception for failure in failures if failure.exception is not None]
-    if not exceptions or not all(any(text in exception for text in LOST_PEER) for exception in exceptions):
+    raised = [failure for failure in failures if failure.exception is not None]
+    if not raised or not all(failure.lost_peer for failure in raised):
         return None
     silent = silent_ranks(directory, {failure.rank for failure in failures})
     if silent is None:
         return None
-    first = next(failure for failure in failures if failure.exception is not None)
+    first = raised[0]
     return f"{silent}; rank {first.rank} on {first.host} then lost its connection: {first.exception}"
 
 
