@@ -155,7 +155,7 @@ class AlignedRun:
         used = self.steady.steps[self.steady.used].tolist()
         local = int(self.local.is_in(used).sum())
         if local:
-            hooks = " and ".join(hook_names(self.data))
+            hooks = " and ".join(hook_names(self.data)) or "DistributedDataParallel"
             text = (
                 f"in {local:,} of {counted(len(used), 'step')} {hooks} exchanged gradients within groups of fewer than "
                 "all ranks: nobody waits for all others in their backward"

@@ -150,6 +150,7 @@ class DataParallel(Record):
     find_unused_parameters: bool
     broadcast_buffers: bool = Field(description="buffers are sent from one rank to the others before forward")
     static_graph: bool = False
+    group_ranks: int | None = Field(None, ge=1, description="ranks that average its gradients")
     buffers_bytes: int = Field(ge=0, description="size of the buffers that DDP keeps equal, such as running means")
     unused_bytes: int | None = Field(
         None, ge=0, description="parameters without a gradient, the most of all checked passes; None: not looked for"

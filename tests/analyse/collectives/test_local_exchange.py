@@ -40,8 +40,15 @@ def kind(number: int, ranks: int, group: str) -> dict[str, Any]:
     return {"kind": "collective_kind", "id": number, **what, "root": None, "inside": "backward", "t_ns": 0}
 
 
-def recorded(folder: Path, *, hook: str | None = "post_localSGD_hook", later: tuple[int, ...] = (SOME,)) -> allpull.Run:
-    """Two ranks that reduce among both in the first steps, and call the kinds ``later`` from step ``FROM`` on."""
+def recorded(
+    folder: Path,
+    *,
+    hook: str | None = "post_localSGD_hook",
+    first: tuple[int, ...] = (ALL,),
+    later: tuple[int, ...] = (SOME,),
+    group_ranks: int = 2,
+) -> allpull.Run:
+    """Two ranks that call the kinds ``first`` in the first steps, and ``later`` from step ``FROM`` on."""
     wire = Wire(latency_s=0.0, bytes_per_s=1e9)
     buckets = spread(total=1 << 20, count=1)
     training = even(ranks=2, steps=STEPS, forward_s=0.01, backward_s=0.02, buckets=buckets, wire=wire)
@@ -50,12 +57,16 @@ def recorded(folder: Path, *, hook: str | None = "post_localSGD_hook", later: tu
         path = run / f"steps/rank-{rank:05d}.jsonl"
         header, *records = [json.loads(line) for line in path.read_text("ascii").splitlines()]
         for record in records:
-            called = later if record["step"] >= FROM else (ALL,)
+            called = later if record["step"] >= FROM else first
             record["collectives"] = [[one, record["step"], record["begin_ns"], None, None] for one in called]
         path.write_text("".join(f"{json.dumps(line)}\n" for line in (header, *records)), "ascii")
         path = run / f"events/rank-{rank:05d}.jsonl"
         header, *kept = [json.loads(line) for line in path.read_text("ascii").splitlines()]
-        events = [kind(SOME, 1, f"own, {rank}"), kind(ALL, 2, "all"), {**HOOK, "hook": hook}]
+        events = [
+            kind(SOME, 1, f"own, {rank}"),
+            kind(ALL, 2, "all"),
+            {**HOOK, "hook": hook, "group_ranks": group_ranks},
+        ]
         path.write_text("".join(f"{json.dumps(line)}\n" for line in (header, *events, *kept)), "ascii")
     return allpull.open_run(run)
 
@@ -133,3 +144,14 @@ def test_real_local_sgd_waits_where_models_are_averaged(tmp_path: Path) -> None:
     slow = next(one for one in result.findings if one.rule == "slow-rank")
     assert slow.ranks == [1]
     assert slow.loss_s_per_step == pytest.approx(0.02, abs=0.006)
+
+
+def test_networks_that_smaller_groups_average_have_no_meeting_of_all(tmp_path: Path) -> None:
+    """Two trainings in one job, as an ensemble; calls of the program may connect such groups."""
+    ensemble = recorded(tmp_path / "ensemble", hook=None, first=(), later=(), group_ranks=1)
+    assert locally_exchanged(ensemble.data).to_list() == list(range(STEPS))
+    assert any("DistributedDataParallel exchanged gradients within groups of fewer" in gap for gap in ensemble.gaps)
+    said = "gradients were exchanged within groups of fewer than all ranks: who waited within them is not told"
+    assert any(said in note for note in allpull.explain(ensemble).notes)
+    connected = recorded(tmp_path / "connected", hook=None, later=(ALL,), group_ranks=1)
+    assert locally_exchanged(connected.data).is_empty()

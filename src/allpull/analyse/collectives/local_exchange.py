@@ -1,7 +1,9 @@
-"""Steps in which a communication hook exchanged gradients among some ranks only, or not at all, as local SGD does.
+"""Steps in which gradients were exchanged among some ranks only, or not at all, as local SGD does.
 
 DDP records when its hook returned, whatever the hook did. Where all that it called were collectives of smaller groups
-(``post_localSGD_hook`` after its first steps), no rank waits there for all others.
+(``post_localSGD_hook`` after its first steps), no rank waits there for all others. Nor does it where each network is
+averaged by a group of fewer ranks (``DistributedDataParallel(process_group=...)``), as in ensembles, unless the program
+calls collectives that connect these groups.
 """
 
 from __future__ import annotations
@@ -17,8 +19,12 @@ def locally_exchanged(run: RunData) -> pl.Series:
     """The steps of ``run`` in whose backward passes no recorded collectives connect all ranks, ascending.
 
     One of all ranks does, and so do those of groups that overlap: a hook may reduce within hosts and then between them.
-    Empty where no communication hook was recorded: other calls in backward say nothing about DDP's own exchange.
+    Empty where no communication hook was recorded: other calls in backward say nothing about DDP's own exchange, whose
+    groups count where there are no calls at all.
     """
+    steps = run.steps["step"].unique().sort().cast(STEPS.dtype)
+    if in_small_groups(run) and not run.collectives["step"].is_in(steps.implode()).any():  # those after them are others
+        return steps
     if not hook_names(run) or run.collectives.is_empty():
         return STEPS
     kinds = [
@@ -52,6 +58,12 @@ def _connects(who: str, ranks: int) -> bool:
         joined = joined.union(*overlapping)
         rest = [one for one in rest if one not in overlapping]
     return len(joined) == ranks
+
+
+def in_small_groups(run: RunData) -> bool:
+    """Whether each network that is known to be averaged, is so by fewer than all ranks."""
+    groups = [one.group_ranks for log in run.events.values() for one in log.data_parallel]
+    return bool(groups) and all(ranks is not None and ranks < run.record.ranks for ranks in groups)
 
 
 def hook_names(run: RunData) -> list[str]:

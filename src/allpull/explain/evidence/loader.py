@@ -175,14 +175,18 @@ def most_saved_s(facts: Facts) -> float:
     return max(0.0, 1.0 - max(known)) * facts.step_s if known else math.inf
 
 
+def workers_now(facts: Facts) -> int | None:
+    """The workers of each rank: those that timed what they made, or at most its other processes; None: not counted."""
+    started = facts.machine.started
+    return facts.workers if facts.workers is not None or started is None else max(0, started - ALONE)
+
+
 def workers_needed(facts: Facts, waited_s: float) -> int | None:
     """Workers per rank that make batches as fast as the training takes them; None: workers are not counted.
 
     Without a worker a batch takes ``waited_s`` to make; workers that are behind make their number of batches per step.
     """
-    started = facts.machine.started
-    left_s = facts.step_s - waited_s
-    if started is None or left_s <= 0:
+    now, left_s = workers_now(facts), facts.step_s - waited_s
+    if now is None or left_s <= 0:
         return None
-    now = max(0, started - ALONE) if facts.workers is None else facts.workers
     return min(MOST_WORKERS, max(now + 1, math.ceil(SLACK * (now * facts.step_s if now else waited_s) / left_s)))

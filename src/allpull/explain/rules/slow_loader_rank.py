@@ -42,6 +42,7 @@ from allpull.explain.evidence.loader import (
     nearly_waited_for_s,
     slower_makers,
     slowest_worker,
+    workers_now,
 )
 from allpull.explain.remedy import Action, sentence, shell
 from allpull.explain.remedy_text import quoted, workers
@@ -109,7 +110,7 @@ def _suspect(group: Group, facts: Facts) -> Candidate:
 def _remedy(ranks: list[int], facts: Facts) -> Action:
     hosts = facts.hosts_of(ranks)
     which, does = ("that rank", "does") if len(ranks) == 1 else ("these ranks", "do")
-    more = workers(facts.start, facts.machine, now=facts.workers)
+    more = workers(facts.start, facts.machine, now=workers_now(facts))
     if _makes_its_own(facts):
         on = f" on {quoted(hosts)}" if hosts else ""
         made = f"the data is made in the training process{on}, and not read from storage"

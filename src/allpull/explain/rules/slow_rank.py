@@ -215,7 +215,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     exchanges = where in PASSES and not set(EXCHANGES).isdisjoint(facts.window.uses)
     without = _without(group, facts)
     shared = partial(_shared_out, phases=PASSES, removal=without)  # whether its data make it late, or its host
-    bounds = (shared, without) if larger >= LARGER or exchanges else None
+    bounds: tuple[Removal, Removal] | None = (shared, without) if larger >= LARGER or exchanges else None
     remedy = _remedy_one(ranks[0], facts, where, slept_s=slept) if is_one else _remedy_many(ranks, facts)
     if hands_on:
         remedy = joined("; if not, ", SHARE_OUT[where], remedy) if where == BETWEEN else SHARE_OUT[where]

@@ -93,7 +93,9 @@ def test_the_largest_tensor_of_a_batch_has_its_elements(batch: Any, content: tup
         (64, (Tensor(33, 10), Tensor(33, 10)), 33),
         (1, (Tensor(32, 10), Tensor(32)), 32),  # data sets that make batches themselves
         (1, (Tensor(32, 10), Tensor(10)), 32),
-        (8, (Tensor(16, 3, 32, 32), Tensor(8)), 16),  # two views of each sample
+        (8, (Tensor(16, 3, 32, 32), Tensor(8)), 8),  # two views of each sample
+        (8, (Tensor(10, 3, 32, 32), Tensor(5)), 5),  # and of the last batch of a pass
+        (8, (Tensor(8, 3, 32, 32), Tensor(4)), 8),  # no more rows than samples
         (8, (Tensor(31, 8),), 31),
         (8, {"x": Tensor(31, 8), "y": Tensor(8)}, 31),
         (None, (Tensor(31, 8), Tensor(8)), 31),

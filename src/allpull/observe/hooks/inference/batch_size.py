@@ -164,13 +164,16 @@ def content_from(batch: Any, iterator: Any) -> Content:
     Recurrent networks of torch and ``pad_sequence`` put time first by default. That a batch does is known where the
     loader's batches have at most ``_allpull_most`` samples, the first tensor has another number of rows, and the second
     one, of targets, has as many as the first has columns; or both have the same number of rows, more than that, and the
-    loader's number of columns.
+    loader's number of columns. Where the first has more rows than the loader's batches have samples, and several for
+    each target, such as two views, the targets count.
     """
     samples, elements = content_of(batch)
     most = getattr(iterator, "_allpull_most", None)
     if most is None or samples in (None, most) or type(batch) not in LISTS or len(batch) < PAIR:
         return samples, elements
     one, two = (tuple(getattr(part, "shape", ())) for part in batch[:PAIR])
+    if one and two and 0 < two[0] <= most < one[0] and one[0] % two[0] == 0:
+        return two[0], elements
     if len(one) < PAIR or not two:
         return samples, elements
     of_targets = two[0] == one[1] <= most and two[0] != one[0]

@@ -112,6 +112,7 @@ class Settings:
             "find_unused_parameters": bool(network.find_unused_parameters),
             "broadcast_buffers": bool(network.broadcast_buffers),
             "static_graph": bool(network.static_graph),
+            "group_ranks": network.process_group.size(),
             "buffers_bytes": sum(buffer.numel() * buffer.element_size() for buffer in network.modules_buffers),
             "unused_bytes": passes.unused_bytes,
             "checked_passes": passes.checked,
