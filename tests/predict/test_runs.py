@@ -13,6 +13,7 @@ from tests.replay.windows import jitter, window
 from allpull.errors import BadInput
 from allpull.predict import runs
 from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
+from allpull.predict.calibration.epochs import MeasuredEpochs
 from allpull.predict.calibration.fit import calibrate
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun, measured
 from allpull.predict.calibration.step import step_terms
@@ -306,3 +307,20 @@ def test_several_batches_need_the_batch_of_the_forecast_and_sizes_can_be_held_ba
     assert runs._one_batch(two, Request(ranks=(4,), batch=32)) == two
     used, held_back = runs._split(two, 1)
     assert ([run.ranks for run in used], [run.ranks for run in held_back]) == ([1], [2])
+
+
+@pytest.mark.parametrize(("samples", "whole", "steps"), [((1920, 3840), True, 60), ((3840, 3840), False, 30)])
+def test_ranks_that_each_pass_over_all_data_make_as_many_steps(
+    samples: tuple[int, int], *, whole: bool, steps: int
+) -> None:
+    """Runs of two sizes tell it: without a sampler an epoch has the data set once for each rank."""
+    epochs = [
+        MeasuredEpochs(ranks=ranks, samples=of_epoch, parts_s={}, by_rank_s={})
+        for ranks, of_epoch in zip((1, 2), samples, strict=True)
+    ]
+    made = calibrate([replace(run_of(trained(one.ranks)), epochs=one) for one in epochs])
+    assert made.whole_passes is whole
+    (four,) = forecast(made, 4).predictions
+    assert four.epoch is not None
+    assert four.epoch.steps == steps
+    assert any("each rank passes over all of the data" in note for note in forecast(made, 4).notes) is whole

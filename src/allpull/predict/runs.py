@@ -156,7 +156,8 @@ def _jobs(calibration: Calibration, held_back: Sequence[MeasuredRun], request: R
         batch = calibration.job.batch if request.batch is None else request.batch
         if request.global_batch is not None:
             batch = request.global_batch / ranks
-        yield replace(calibration.job, ranks=ranks, hosts=hosts, batch=batch)
+        samples = calibration.samples_per_epoch(ranks)
+        yield replace(calibration.job, ranks=ranks, hosts=hosts, batch=batch, samples_per_epoch=samples)
 
 
 def _result(
@@ -254,6 +255,11 @@ def _notes(calibration: Calibration) -> Iterator[str]:
     if calibration.error > NOTED_ERROR:
         by = percent(calibration.error, 1)
         yield f"the model misses the runs that it was fitted to by {by}: intervals include it"
+    if calibration.whole_passes:
+        yield (
+            "each rank passes over all of the data: an epoch has as many steps on any number of ranks "
+            "(DistributedSampler gives each rank a part)"
+        )
     evaluation = calibration.events.get("evaluation")
     if evaluation is not None and not evaluation.is_certain:
         yield (

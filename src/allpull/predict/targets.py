@@ -87,9 +87,9 @@ def forecast_targets(
     if not operation.checkpoints.in_epoch:
         in_epoch.pop("checkpoint", None)  # it would count beside those of the interval
     forecasts = []
-    for one in made:
+    for one, of_epoch in zip(made, samples, strict=True):
         rng = np.random.default_rng(SEED)  # the same recipe, and day, in every draw of every size
-        steps = math.ceil(samples / one.job.global_batch)
+        steps = math.ceil(of_epoch / one.job.global_batch)
         epoch_s = np.sum(list(epoch(one.terms, steps, in_epoch, one.job.ranks).values()), axis=0)
         forecasts.append(forecast_target(_another_day(epoch_s, rng), one.job, target, operation, rng))
     is_risky = any((one.interruptions.chance.high or 0) >= NOTED_CHANCE for one in forecasts)
@@ -134,15 +134,17 @@ def _target(runs: Sequence[AlignedRun], request: TargetRequest) -> Target:
     return published_target(request.epochs_from)
 
 
-def _samples(target: Target, made: Sequence[Forecast], request: TargetRequest) -> tuple[float | None, list[str]]:
-    """Samples of an epoch, and what to know about them; None where nothing shows them."""
+def _samples(
+    target: Target, made: Sequence[Forecast], request: TargetRequest
+) -> tuple[Sequence[float] | None, list[str]]:
+    """Samples of an epoch of each of ``made``, and what to know about them; None where nothing shows them."""
     if request.epoch_samples is not None:
-        return request.epoch_samples, []
+        return [request.epoch_samples] * len(made), []
     if target.recipe is not None:
         samples = RECIPES[target.recipe].samples
-        return samples, [f"an epoch has the {samples:,} samples of the published recipe"]
-    known = next((one.job.samples_per_epoch for one in made), None)
-    if known is not None:
+        return [samples] * len(made), [f"an epoch has the {samples:,} samples of the published recipe"]
+    known = [one.job.samples_per_epoch for one in made if one.job.samples_per_epoch is not None]
+    if made and len(known) == len(made):
         return known, []
     return None, ["no time to the target: no epoch of a run is complete; state the samples of one, --epoch-samples"]
 

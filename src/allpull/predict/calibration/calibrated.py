@@ -43,6 +43,7 @@ class Calibration:
     of all ranks; ``balanced_lead_s``: before that of a usual rank. ``algorithms``: those that the data cannot tell
     apart, and ``algorithm`` (draws,) which of them each draw has. ``known_links``: whose rate is known. ``error``: how
     far the model is from the measured steps it was fitted to, relative. ``events``: what happens once per epoch.
+    ``whole_passes``: each rank passes over all of the data, and an epoch has as many steps on any number of ranks.
     ``crowding``: ranks per host → work of a rank over that in ``largest``, (draws,): ranks of a host share its memory,
     and without accelerators its CPUs.
     """
@@ -61,6 +62,12 @@ class Calibration:
     known_links: frozenset[str]
     error: float = 0.0
     events: Mapping[str, Periodic] = field(default_factory=dict)
+    whole_passes: bool = False
     crowding: Mapping[int, Floats] = field(default_factory=dict)
     input: Input | None = None
     notes: tuple[str, ...] = ()
+
+    def samples_per_epoch(self, ranks: int) -> int | None:
+        """Samples of an epoch over all of ``ranks`` ranks; None: not known."""
+        samples = self.job.samples_per_epoch
+        return samples if samples is None or not self.whole_passes else round(samples * ranks / self.job.ranks)
