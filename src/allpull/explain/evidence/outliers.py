@@ -1,6 +1,6 @@
 """Which ranks stand out from the others repeatedly, and not only because some rank has to be last.
 
-There are three tests, and a rank stands out by any. Their null hypothesis is equal ranks with random delays.
+There are four tests, and a rank stands out by any. Their null hypothesis is equal ranks with random delays.
 
 Steadily late: in each step the work of a rank minus the mean of the others' is zero on average, and its mean over
 steps, without the largest and smallest tenth of them, follows Student's t (Yuen & Dixon 1973, Biometrika 60: a stall
@@ -23,6 +23,10 @@ Late at equal intervals: what a program does on one rank in every n-th step, suc
 and nowhere else. Too few pauses for shuffled labels are still no accident if each n-th step has one: of the 2.6 million
 ways to choose four of 90 steps, 134 do. Where more than half of the ranks do, they pause in turn, and none stands out.
 
+Late from some step on: a rank that is late in nine of ten steps from a change of its level on to the last one, at least
+``LASTS`` of them, is no accident either. Labels that are shuffled tell nothing of so few steps of many, and the trimmed
+mean leaves them out.
+
 Ranks that stand out are removed, and the others are tested again: what remains is the noise floor of the run.
 """
 
@@ -34,7 +38,7 @@ from math import comb
 
 import numpy as np
 
-from allpull.analyse.course import course
+from allpull.analyse.course import course, when_there
 from allpull.analyse.statistics import MIN_BLOCKS, MIN_POINTS, ratio_interval, steps_per_draw
 from allpull.analyse.steps.grid import Floats
 from allpull.analyse.student_t import quantile
@@ -58,6 +62,8 @@ ALIKE_STEPS = 12.0
 STEADY_SHARE = 0.5  # of its mean excess: a rank that is as often early as late has less
 PAUSE = 0.25  # of the work of a step: longer than any jitter
 PAUSE_SDS = 8.0  # and than its own steps vary by
+LASTS = 16  # steps to the last one: a rank that is late in nearly all of them is slow now
+LASTING = 0.9  # of these steps
 MOST_OF_IT = 0.5  # of a rank's pauses, in time: one more that is an accident hides no others
 USUAL = 2.0  # times the excess of the last rank in the median step: beyond it is a stall
 
@@ -68,12 +74,14 @@ class Outlier:
 
     ``steady``: it is late overall; otherwise it is also early at times, and varies more than the others. ``pauses``:
     the rows of the steps in which it pauses, if that is most of its lateness, and every n-th step; the size is theirs.
+    ``since``: the row from which on it is late, if it was not before.
     """
 
     rank: int
     size: Interval
     steady: bool
     pauses: tuple[int, ...] = ()
+    since: int | None = None
 
     @property
     def every(self) -> int | None:
@@ -108,7 +116,7 @@ def outliers(work_s: Floats, *, least_s: float = 0.0, seed: int = 0) -> Outliers
         above = above[: ranks // 2 - len(late)]
         if not above:
             break
-        late += [_outstanding(int(left[place]), series, due) for place, series, due in above]
+        late += [_outstanding(int(left[place]), series, due, since) for place, series, due, since in above]
         left = np.delete(left, [place for place, *_ in above])
     late.sort(key=lambda one: -one.size.value)
     return Outliers(ranks=tuple(late), floor_s=floor_s)
@@ -147,10 +155,11 @@ def mean_interval(series: Floats, pauses: Bools | None = None) -> Interval:
     return ratio(goes.varying, each, apart).interval()
 
 
-def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Floats, Bools]], float]:
-    """The ranks above the noise, the latest first, each with its excess and regular pauses; and the noise floor.
+def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Floats, Bools, int | None]], float]:
+    """The ranks above the noise, the latest first; and the noise floor.
 
-    The excess is the clipped one where that is most of it, so that a stall of the whole machine enlarges no rank.
+    Each has its excess, regular pauses, and the row from which on it is late, if it was not before. The excess is the
+    clipped one where that is most of it, so that a stall of the whole machine enlarges no rank.
     """
     excess = beyond_others(work_s)
     usual_s = USUAL * float(np.median(np.maximum(excess.max(axis=1), 0.0)))
@@ -163,14 +172,19 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
     if len(intervals) > work_s.shape[1] // 2:
         due = np.zeros_like(due)
     often = steady | (means[0] > floors[0])
-    out = often | due.any(axis=0)
+    late_since = _late_since(excess)
+    out = often | due.any(axis=0) | np.isin(np.arange(work_s.shape[1]), list(late_since))
     outstanding = []
     for place in np.argsort(-means[0], kind="stable"):
         if out[place]:
             is_steady = steady[place] and means[1][place] >= STEADY_SHARE * means[0][place]
-            series = excess[:, place] if often[place] else np.where(due[:, place], excess[:, place], 0.0)
-            series = np.clip(series, -usual_s, usual_s) if is_steady else series
-            outstanding.append((int(place), series, due[:, place]))
+            since, series = late_since.get(int(place)), excess[:, place]
+            if since is not None:
+                series = np.where(np.arange(series.size) >= since, series, 0.0)
+            elif not often[place]:
+                series = np.where(due[:, place], series, 0.0)
+            series = np.clip(series, -usual_s, usual_s) if is_steady and since is None else series
+            outstanding.append((int(place), series, due[:, place], since))
     return outstanding, min(*floors, float(chance_s.max()))
 
 
@@ -197,6 +211,21 @@ def regular_pauses(work_s: Floats) -> tuple[Bools, dict[int, int]]:
                 apart[due, rank] = True
                 intervals[int(rank)] = every
     return apart, intervals
+
+
+def _late_since(excess: Floats) -> dict[int, int]:
+    """Rank → the row from which on to the last one it is late, by ``excess`` (steps, ranks), and was not before."""
+    usual_s = np.median(excess, axis=0)
+    noise_s = DEVIATIONS * np.median(np.abs(excess - usual_s), axis=0) / QUARTILE_SD
+    is_late = (excess > usual_s + noise_s) & (excess > 0)
+    since = {}
+    for rank in np.flatnonzero(is_late[-LASTS:].mean(axis=0) >= LASTING):
+        there = when_there(excess[:, rank])
+        if there is None or there.stop < len(excess) or there.stop - there.start < LASTS:
+            continue
+        if is_late[there, rank].mean() >= LASTING:
+            since[int(rank)] = there.start
+    return since
 
 
 def _chance(steps: int, number: int, *, anywhere: bool = False) -> float:
@@ -230,8 +259,10 @@ def _steadily(work_s: Floats) -> tuple[Floats, Floats]:
     return ordered[cut : steps - cut].mean(axis=0), np.maximum(chance_s, ROUNDING * np.abs(work_s).mean())
 
 
-def _outstanding(rank: int, excess: Floats, due: Bools) -> Outlier:
+def _outstanding(rank: int, excess: Floats, due: Bools, since: int | None) -> Outlier:
     late = np.maximum(excess, 0.0)
+    if since is not None:
+        return Outlier(rank=rank, size=mean_interval(late), steady=False, since=since)
     if due.any() and float(late[due].sum()) >= MOST_OF_IT * float(late.sum()):
         paused = mean_interval(np.where(due, late, 0.0), due)
         return Outlier(rank=rank, size=paused, steady=False, pauses=tuple(np.flatnonzero(due).tolist()))

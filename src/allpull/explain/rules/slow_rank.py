@@ -61,7 +61,7 @@ from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.lateness import BY_SAMPLE, sample_shares
 from allpull.explain.evidence.meetings import before_meetings
-from allpull.explain.evidence.outliers import by_phase
+from allpull.explain.evidence.outliers import Outlier, by_phase
 from allpull.explain.remedy import Action, joined, program, sentence, shell
 from allpull.explain.remedy_text import WHERE, clocks, leave_out, quoted
 from allpull.explain.rules.common_stall import CAUSES, against
@@ -205,7 +205,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     verb = "compute" if slept is None else "sleep"
     compute = f"{facts.on(ranks[0])} {verb}s" if is_one else f"{named(ranks, facts.machine)} {verb}"
     one = group.members[0]
-    often = "" if one.steady else " in some steps" if one.every is None else f" on average, once in {one.every:,} steps"
+    often = _often(one, facts)
     pauses = np.isin(np.arange(facts.window.steps.size), one.pauses)
     before = BEFORE_ITS_OWN if facts.late.own_meetings else ""
     which = f"rank {ranks[0]}" if is_one else "the latest of them"
@@ -254,6 +254,15 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
         least_share=facts.slow_share,
         rare=pauses | facts.window.odd if one.pauses else None,
     )
+
+
+def _often(one: Outlier, facts: Facts) -> str:
+    """When ``one`` is late, for a title; "" where it usually is."""
+    if one.every is not None:
+        return f" on average, once in {one.every:,} steps"
+    if one.since is not None:
+        return f" on average, from step {facts.window.steps[one.since]:,} on"
+    return "" if one.steady else " in some steps"
 
 
 def _size_of_samples(ranks: list[int], facts: Facts) -> float:
