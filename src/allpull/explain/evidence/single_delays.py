@@ -5,10 +5,12 @@ time, ranks vary as much as the other ranks of the same steps do. Where all vary
 
 The spacings of a step tell which it is. Of N equal ranks with exponential delays the last is on average twice as far
 behind the last but one as that one is behind the one before (Rényi 1953, Acta Math. Hung. 4); of normal jitter it is
-less than that. A rank that alone is delayed is far behind all others.
+less than that. A rank that alone is delayed is far behind all others, by more than chance makes of few steps.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from allpull.analyse.steps.grid import Floats
 from allpull.replay.window import Bools
 
 APART = 3.0  # times the next spacing: twice is that of exponential delays on all ranks
+ERRORS = 2.0  # standard errors beyond that: of 35 steps in which all ranks vary, some have so much by chance
 LEAST_RANKS = 3  # two have only one spacing
 USUAL = 0.95  # of steps without a delay have a last rank that is behind by less
 ROUNDS = 4  # which steps are delayed, and how ranks vary otherwise, depend on each other
@@ -31,8 +34,9 @@ def are_single(deviations_s: Floats) -> bool:
     if deviations_s.shape[1] < LEAST_RANKS:
         return False
     ordered = np.sort(deviations_s, axis=1)
-    last_s, before_s = (float((ordered[:, place] - ordered[:, place - 1]).mean()) for place in (-1, -2))
-    return last_s > APART * before_s
+    last_s, before_s = (ordered[:, place] - ordered[:, place - 1] for place in (-1, -2))
+    more_s = last_s - APART * before_s
+    return float(more_s.mean()) > ERRORS * float(more_s.std()) / math.sqrt(more_s.size)
 
 
 def without_delays(deviations_s: Floats, seed: int = 0) -> Floats:
