@@ -145,8 +145,8 @@ def by_phase(phases: Mapping[str, Floats]) -> dict[str, Floats]:
 def mean_interval(series: Floats, pauses: Bools | None = None) -> Interval:
     """The mean of ``series`` (steps,) with its 95 % interval.
 
-    Where it is there in a part of the steps only, these are resampled among themselves, as its price is; where it grows
-    little by little, what varies about the line. So are ``pauses`` (steps,), whose number is no chance.
+    Where it is there in a part of the steps only, or in ``pauses`` (steps,), whose number is no chance, these are
+    resampled among themselves, as its price is; where it grows little by little, what varies about the line.
     """
     goes, each = course(series), np.ones_like(series)
     apart = pauses if goes.apart is None else goes.apart
