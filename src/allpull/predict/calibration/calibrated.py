@@ -17,6 +17,8 @@ from allpull.predict.terms.lateness import Lateness
 from allpull.predict.terms.periodic import Periodic
 from allpull.schema.probes import AllreduceAnswer
 
+ALIKE = 1.02  # times the samples of a rank in an epoch: samplers and short last batches make them differ by less
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stated:
@@ -43,7 +45,6 @@ class Calibration:
     of all ranks; ``balanced_lead_s``: before that of a usual rank. ``algorithms``: those that the data cannot tell
     apart, and ``algorithm`` (draws,) which of them each draw has. ``known_links``: whose rate is known. ``error``: how
     far the model is from the measured steps it was fitted to, relative. ``events``: what happens once per epoch.
-    ``whole_passes``: each rank passes over all of the data, and an epoch has as many steps on any number of ranks.
     ``crowding``: ranks per host → work of a rank over that in ``largest``, (draws,): ranks of a host share its memory,
     and without accelerators its CPUs.
     """
@@ -62,10 +63,18 @@ class Calibration:
     known_links: frozenset[str]
     error: float = 0.0
     events: Mapping[str, Periodic] = field(default_factory=dict)
-    whole_passes: bool = False
     crowding: Mapping[int, Floats] = field(default_factory=dict)
     input: Input | None = None
     notes: tuple[str, ...] = ()
+
+    @property
+    def whole_passes(self) -> bool:
+        """Whether each rank passes over all of the data: an epoch has as many steps on any number of ranks.
+
+        Runs of at least two sizes tell it, by samples of an epoch that grow as the ranks do.
+        """
+        each = {run.ranks: run.epochs.samples / run.ranks for run in self.runs if run.epochs and run.epochs.samples}
+        return len(each) > 1 and max(each.values()) <= ALIKE * min(each.values())
 
     def samples_per_epoch(self, ranks: int) -> int | None:
         """Samples of an epoch over all of ``ranks`` ranks; None: not known."""

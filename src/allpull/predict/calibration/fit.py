@@ -28,7 +28,6 @@ LOOKS = 32  # steps of each draw on which the overlap of buckets is computed
 MOST_LATENCY_S = 1e-4  # of a hop between hosts in one data centre, by TCP
 MOST_ERROR = 1 / 3  # of a step of a calibrated run: an interval that allows for it spans a factor of three
 LEAST_WORK_S = 1e-9  # of a step: work is divided by
-ALIKE = 1.02  # times the samples of a rank in an epoch: samplers and short last batches make them differ by less
 REPEAT_SD = 0.0071  # of a step from run to run: the 90 % quantile of how entries of MLPerf repeat
 
 PROBE_NETWORK = "allpull probe allreduce -n {ranks} --set launch.hosts={hosts}"
@@ -91,17 +90,10 @@ def calibrate(
         algorithm=exchange.algorithm,
         known_links=exchange.known_links,
         events={} if epochs is None else events(epochs, draws, rng),
-        whole_passes=_whole_passes(runs),
         crowding=_crowding(runs, largest, resamples),
         notes=tuple(exchange.notes),
     )
     return _with_local_rate(_with_stated(_with_error(fit, rng), stated, latency, rng), rng)
-
-
-def _whole_passes(runs: Sequence[MeasuredRun]) -> bool:
-    """Whether samples of an epoch grow as the ranks do, by runs of at least two sizes: no rank has a part of them."""
-    each = {run.ranks: run.epochs.samples / run.ranks for run in runs if run.epochs is not None and run.epochs.samples}
-    return len(each) > 1 and max(each.values()) <= ALIKE * min(each.values())
 
 
 def _with_local_rate(fit: Calibration, rng: np.random.Generator) -> Calibration:

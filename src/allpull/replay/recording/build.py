@@ -102,6 +102,14 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     )
 
 
+def _without_meetings(aligned: AlignedRun, steps: ChosenSteps) -> NoWindow:
+    """Why a window of ``steps`` has no collective of all ranks."""
+    if np.isin(steps.steps, aligned.local.to_numpy()).all():
+        why = "gradients were exchanged within groups of fewer than all ranks: who waited within them is not told"
+        return NoWindow(reason=why)
+    return NoWindow(reason="no collective of these steps could be matched across ranks: nobody is seen to wait")
+
+
 def _count(aligned: AlignedRun, steps: ChosenSteps) -> int:
     """At most how many events a window of ``steps`` has."""
     called = in_window(aligned.matched.calls.select("step", "match"), steps.steps)
