@@ -57,13 +57,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     matched_calls, gaps = _calls(aligned, steps, recorded)
     events = order_events(recorded, matched_calls, aligned.clock.bound_s or 0.0)
     if ranks > 1 and not ((events.kind == REDUCE).any() or events.meets.any()):
-        if np.isin(steps.steps, aligned.local.to_numpy()).all():
-            reason = (
-                "gradients were exchanged within groups of fewer than all ranks: who waited within them is not told"
-            )
-        else:
-            reason = "no collective of these steps could be matched across ranks: nobody is seen to wait"
-        return NoWindow(reason=reason)
+        return _without_meetings(aligned, steps)
     reductions, level, more_gaps = _reductions(aligned, steps, recorded, events)  # takes most memory: before the work
     phases, host_s = _phases(records, recorded, events)
     work = lay_out_work(*in_segments(events, recorded, phases, host_s))
