@@ -22,9 +22,10 @@ def locally_exchanged(run: RunData) -> pl.Series:
     Empty where no communication hook was recorded: other calls in backward say nothing about DDP's own exchange, whose
     groups count where there are no calls at all.
     """
-    steps = run.steps["step"].unique().sort().cast(STEPS.dtype)
-    if in_small_groups(run) and not run.collectives["step"].is_in(steps.implode()).any():  # those after them are others
-        return steps
+    if in_small_groups(run):
+        steps = run.steps["step"].unique().sort().cast(STEPS.dtype)
+        if not run.collectives["step"].is_in(steps.implode()).any():  # those after them are others
+            return steps
     if not hook_names(run) or run.collectives.is_empty():
         return STEPS
     kinds = [
