@@ -14,9 +14,10 @@ from .inference.step_inference import StepInference
 from .session import BOUNDARY, Session
 from .stalls import Stalls
 from .torch.arrays import watch_arrays
-from .torch.collectives import FUNCTIONAL, PACKAGES, Collectives
+from .torch.collectives import PACKAGES, Collectives
 from .torch.ddp_settings import Settings
 from .torch.environments import ENVIRONMENTS, watch_environments, watch_sampling
+from .torch.functional import FUNCTIONAL, watch_functional
 from .torch.input_shapes import InputShapes
 from .torch.loader_workers import LoaderWorkers
 from .torch.loaders import watch_loaders
@@ -71,7 +72,7 @@ class Program:
             self._install("windows", lambda: self._at_boundary(self._windows()))
         self._when("torch._dynamo.eval_frame", networks.compiled)
         self._when("torch._dynamo.callback", self._stalls.compiler_imported)
-        self._after_import.when(FUNCTIONAL, self.wait_imported)
+        self._when(FUNCTIONAL, lambda module: watch_functional(module, self._collectives, inference))
         for name in PACKAGES:
             self._after_import.when(name, lambda module: self._collectives.unobserved(module.__name__))
         self._try("sampling", lambda: watch_sampling(inference))

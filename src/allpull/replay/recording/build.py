@@ -31,6 +31,7 @@ from allpull.units import NS_PER_S, show_time
 FEW = 0.05  # of the rank-steps: a median may replace so many
 OF_HOST = ("paced", "issued", "fetched")
 SMALL_SHARE = 1e-3  # of a step: unmatched collectives below it are the cost of recording their ends
+UNIDENTIFIED = 0.25  # of the time in no phase: with so much of it in collectives it is not work
 
 __all__ = ["NoWindow", "Record", "record_window"]
 
@@ -62,6 +63,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     phases, host_s = _phases(records, recorded, events)
     work = lay_out_work(*in_segments(events, recorded, phases, host_s))
     del phases, host_s  # as large as the records of a long run
+    more_gaps += _gap_of_unidentified(aligned, records, work)
     reductions = _with_own(reductions, recorded, events, work)
     paced_s, issued_s, fetched_s = (_seconds_or_none(records, f"{name}_ns", ranks) for name in OF_HOST)
     local = np.isin(steps.steps, aligned.local.to_numpy())
@@ -145,6 +147,20 @@ def _gap_of_unmatched(called: pl.DataFrame, uses: pl.DataFrame, recorded: Moment
         each_s = blocked_s / recorded.end_s.size
         accounted = f"'other' holds the {show_time(each_s)} per step that they took"
         text = f"collectives could not all be matched across ranks: {accounted}"
+        yield Gap(kind="blocked in other", text=text, seconds=each_s)
+
+
+def _gap_of_unidentified(aligned: AlignedRun, records: StepRecords, work: dict[str, Floats]) -> Iterator[Gap]:
+    """Of hosts, time in ``collective_ns`` beyond the calls: a program waits for collectives that are not observed."""
+    steps = records["step"]
+    inside = pl.col("step").is_between(steps.min(), steps.max())
+    called_ns = aligned.matched.calls.lazy().filter(inside).select(pl.col("blocked_ns").sum()).collect().item()
+    unknown_s = (int(records["collective_ns"].sum()) - int(called_ns)) / NS_PER_S
+    if "other" in work and not aligned.on_device and unknown_s > UNIDENTIFIED * float(work["other"].sum()):
+        each_s = unknown_s / len(steps)
+        text = (
+            f"'other' holds {show_time(each_s)} per step in which ranks waited for collectives that are not identified"
+        )
         yield Gap(kind="blocked in other", text=text, seconds=each_s)
 
 

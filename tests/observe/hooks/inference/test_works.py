@@ -37,7 +37,7 @@ def test_works_that_are_freed_at_once_are_recorded_although_they_share_an_id(
     works: Works, recorded: list[tuple[Any, ...]], in_backward: bool
 ) -> None:
     for number in range(5):
-        works.starts(Work(), 0, number, BEGIN_NS + number, in_backward=in_backward)
+        works.starts(Work(), 0, number, (BEGIN_NS + number, BEGIN_NS + number), in_backward=in_backward)
     assert recorded == [(0, number, BEGIN_NS + number, None, None) for number in range(5)]
 
 
@@ -45,14 +45,23 @@ def test_a_work_that_is_waited_for_has_an_end_and_is_recorded_once(
     works: Works, recorded: list[tuple[Any, ...]]
 ) -> None:
     work = Work()
-    works.starts(work, 1, 7, BEGIN_NS, in_backward=True)
+    works.starts(work, 1, 7, (BEGIN_NS, BEGIN_NS + 5), in_backward=True)
     assert works.is_pending(work)
-    works.waited(work, 20, 150)
+    works.waited(work, BEGIN_NS + 50, BEGIN_NS + 70)
     assert not works.is_pending(work)
     works.optimizer_stepped()
     del work
     gc.collect()
-    assert recorded == [(1, 7, BEGIN_NS, 20, 150)]
+    assert recorded == [(1, 7, BEGIN_NS, 20, BEGIN_NS + 70)]
+
+
+def test_a_call_that_is_waited_for_at_once_has_blocked_the_program(
+    works: Works, recorded: list[tuple[Any, ...]]
+) -> None:
+    work = Work()
+    works.starts(work, 1, 7, (BEGIN_NS, BEGIN_NS + 30), in_backward=False)
+    works.waited(work, BEGIN_NS + 40, BEGIN_NS + 60)
+    assert recorded == [(1, 7, BEGIN_NS, 50, BEGIN_NS + 60)]
 
 
 def test_what_nobody_waited_for_is_recorded_when_the_optimizer_has_used_it_or_the_program_ends(
@@ -60,7 +69,7 @@ def test_what_nobody_waited_for_is_recorded_when_the_optimizer_has_used_it_or_th
 ) -> None:
     kept = [Work(), Work(), Work()]
     for number, work in enumerate(kept):
-        works.starts(work, 0, number, BEGIN_NS, in_backward=number != 1)
+        works.starts(work, 0, number, (BEGIN_NS, BEGIN_NS), in_backward=number != 1)
     works.optimizer_stepped()
     assert [number for _, number, *_ in recorded] == [0, 2]
     works.forget()
@@ -74,13 +83,13 @@ def test_more_works_than_are_remembered_lose_no_call(
     monkeypatch.setattr(module, "MOST_PENDING", 2)
     kept = [Work() for _ in range(5)]
     for number, work in enumerate(kept):
-        works.starts(work, 0, number, BEGIN_NS, in_backward=False)
+        works.starts(work, 0, number, (BEGIN_NS, BEGIN_NS), in_backward=False)
     works.forget()
     assert [number for _, number, *_ in recorded] == [0, 1, 2, 3, 4]
 
 
 def test_what_has_no_weak_references_is_recorded_without_an_end(works: Works, recorded: list[tuple[Any, ...]]) -> None:
-    works.starts((), 0, 3, BEGIN_NS, in_backward=False)
+    works.starts((), 0, 3, (BEGIN_NS, BEGIN_NS), in_backward=False)
     assert recorded == [(0, 3, BEGIN_NS, None, None)]
 
 

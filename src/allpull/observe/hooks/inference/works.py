@@ -8,7 +8,7 @@ C++. Such a ``Work`` is freed at once, and the next one often gets its id: what 
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Dict, Optional
+from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
 
 from ..safety import safely
 
@@ -19,14 +19,15 @@ MOST_PENDING = 4096  # works that are kept alive without a wait; beyond that all
 
 
 class Started(weakref.ref):  # type: ignore[type-arg]  # whatever torch returns
-    """A reference to a ``Work``, with its id, and the kind, number and begin of its collective."""
+    """A reference to a ``Work``, with its id, and the kind, number, begin and end of the call of its collective."""
 
-    __slots__ = ("begin", "key", "kind", "number")
+    __slots__ = ("begin", "end", "key", "kind", "number")
 
     key: int
     kind: int
     number: int
     begin: int
+    end: int
 
 
 class Works:
@@ -43,24 +44,30 @@ class Works:
         """Whether ``work`` is of a collective that is recorded, and was not waited for."""
         return id(work) in self._pending or id(work) in self.reducing
 
-    def starts(self, work: Any, kind: int, number: int, begin: int, *, in_backward: bool) -> None:
-        """A collective was called at ``begin``, asynchronously."""
+    def starts(self, work: Any, kind: int, number: int, when: Tuple[int, int], *, in_backward: bool) -> None:
+        """A collective was called, asynchronously; ``when``: begin and end of the call."""
+        begin, end = when
         try:
             started = Started(work, self._freed)
         except TypeError:  # nothing will tell when it is freed
             self._inference.deferred.collective(kind, number, begin, None, None)
             return
-        started.key, started.kind, started.number, started.begin = id(work), kind, number, begin
+        started.key, started.kind, started.number = id(work), kind, number
+        started.begin, started.end = begin, end
         pending = self.reducing if in_backward else self._pending
         if len(pending) >= MOST_PENDING:
             self._forget(pending)
         pending[started.key] = started
 
-    def waited(self, work: Any, blocked: int, end: int) -> None:
-        """The program was ``blocked`` so long, until ``end``, in which it waited for ``work``."""
+    def waited(self, work: Any, begin: int, end: int) -> None:
+        """The program waited for ``work`` from ``begin`` to ``end``.
+
+        If it did so sooner after the call than the call took, the call blocked it, too: nothing was done meanwhile.
+        """
         started = self._pending.pop(id(work), None) or self.reducing.pop(id(work), None)
         if started is not None:
-            self._record(started, blocked, end)
+            called = started.end - started.begin
+            self._record(started, end - begin + (called if begin - started.end <= called else 0), end)
 
     def optimizer_stepped(self) -> None:
         """What was reduced within backward is done: the optimizer has used it."""

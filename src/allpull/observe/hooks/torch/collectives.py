@@ -1,8 +1,8 @@
 """Observe the collectives of a program, including the broadcast of buffers by DDP before forward.
 
 The functions of ``torch.distributed`` are wrapped, which FSDP and SyncBatchNorm call too. The collectives of DDP's
-backward run in C++ and are timed by ``recording.arrival``. Of functional collectives, which DTensor uses, only waiting
-is observed, and nothing inside compiled code.
+backward run in C++ and are timed by ``recording.arrival``. Functional collectives, which DTensor uses, are in
+``functional``; nothing is observed inside compiled code.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from ..safety import give_up, safely
 RENAMED = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Newer names of functions, which the older ones call; both are recorded under the older name."""
 
-FUNCTIONAL = "torch.distributed._functional_collectives"
-WAITING = {FUNCTIONAL: "wait_tensor", "horovod.torch.mpi_ops": "synchronize"}
-"""The functions in which DTensor and Horovod wait, by module."""
+WAITING = "horovod.torch.mpi_ops"
+"""The module in whose ``synchronize`` a program of Horovod waits."""
 
 POINT_TO_POINT = ("send", "recv", "isend", "irecv")
 PACKAGES = ("bagua", "byteps", "deepspeed", "hivemind", "horovod", "mpi4py", "ray.util.collective", "torch_xla")
@@ -63,11 +62,12 @@ class Signature:
                 args[0].numel() * args[0].element_size(),
                 args[0].dtype,
             )  # the common case
-        roots = tuple(self._argument(name, args, kwargs) for name in ROOTS) if self._rooted else NO_ROOTS
+        roots = tuple(self.argument(name, args, kwargs) for name in ROOTS) if self._rooted else NO_ROOTS
         size, dtype = size_of((*args, *kwargs.values()) if kwargs else args)
-        return (self.name, self._argument("group", args, kwargs), roots, size, dtype)
+        return (self.name, self.argument("group", args, kwargs), roots, size, dtype)
 
-    def _argument(self, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+    def argument(self, name: str, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Any:
+        """What a call gives for parameter ``name``, or None."""
         if name in kwargs:
             return kwargs[name]
         place = self._places.get(name)
@@ -102,7 +102,7 @@ class Collectives:
             attribute = RENAMED[name] if hasattr(distributed_c10d, RENAMED.get(name, "")) else name
             function = getattr(distributed_c10d, attribute, None)
             if function is not None:
-                observed = self._observed(name, function, Signature(name, function).describe)
+                observed = self.observed(name, function, Signature(name, function).describe)
                 for module in (dist, distributed_c10d):
                     if getattr(module, attribute, None) is function:
                         setattr(module, attribute, observed)
@@ -118,29 +118,35 @@ class Collectives:
     def wait_imported(self, module: ModuleType) -> None:
         """Observe waits for collectives issued outside ``torch.distributed``, without identifying the collectives.
 
-        Called when a module of ``WAITING`` was imported. The one of torch also maps collectives to their traceable
-        forms for dynamo: our wrappers are added to that map.
+        Called when module ``WAITING`` was imported.
         """
-        from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
-
-        in_graphs = getattr(module, "traceable_collective_remaps", {})
-        in_graphs.update({ours: in_graphs[name] for name, ours in self._wrapped.items() if name in in_graphs})
-        calls, name = self._inference.deferred, WAITING[module.__name__]
-        wait = getattr(module, name)
+        calls, wait = self._inference.deferred, module.synchronize
 
         @functools.wraps(wait)
         def observed(*args: Any, **kwargs: Any) -> Any:
-            if is_dynamo_compiling():
-                return wait(*args, **kwargs)
             depth = calls.enter(COLLECTIVE)
             try:
                 return wait(*args, **kwargs)
             finally:
                 calls.leave(depth)
 
-        setattr(module, name, observed)
+        module.synchronize = observed  # type: ignore[attr-defined]
 
-    def _observed(self, name: str, function: Callable[..., Any], describe: Describe) -> Callable[..., Any]:
+    def added_to(self, in_graphs: Dict[Any, Any]) -> None:
+        """Add our wrappers to ``in_graphs``, by which dynamo maps collectives to their traceable forms."""
+        in_graphs.update({ours: in_graphs[name] for name, ours in self._wrapped.items() if name in in_graphs})
+
+    def observed(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        describe: Describe,
+        pending: Callable[[Any], Any] = lambda answer: answer,
+    ) -> Callable[..., Any]:
+        """``function`` with its calls recorded as collectives ``name`` of ``OPERATIONS``.
+
+        ``pending``: what is waited for later, from what the function answers; None: the call was over.
+        """
         inference, calls, is_barrier = self._inference, self._inference.deferred, name in BARRIERS
         operation = OPERATIONS.index(name)
 
@@ -156,18 +162,23 @@ class Collectives:
             self.first_ns = self.first_ns or begin
             self._calling = True
             try:
-                work = function(*args, **kwargs)
+                answer = function(*args, **kwargs)
             finally:
                 self._calling = False
                 end = calls.collective_ends(depth)
-            self._called((describe, args, kwargs, inside), work, begin, end)
-            return work
+            self._called((describe, args, kwargs, inside), pending, answer, (begin, end))
+            return answer
 
         return observed
 
     def _called(
-        self, call: Tuple[Describe, Tuple[Any, ...], Dict[str, Any], int], work: Any, begin: int, end: int
+        self,
+        call: Tuple[Describe, Tuple[Any, ...], Dict[str, Any], int],
+        pending: Callable[[Any], Any],
+        answer: Any,
+        when: Tuple[int, int],
     ) -> None:
+        begin, end = when
         try:
             describe, args, kwargs, inside = call
             described = op, group, roots, size, dtype = describe(args, kwargs)
@@ -177,10 +188,11 @@ class Collectives:
                 return
             kind, name = kind_and_name
             number = self._numbers[name] = self._numbers.get(name, -1) + 1
+            work = pending(answer)
             if work is None:
                 self._inference.deferred.collective(kind, number, begin, end - begin, end)
                 return
-            self._inference.works.starts(work, kind, number, begin, in_backward=inside == BACKWARD)
+            self._inference.works.starts(work, kind, number, when, in_backward=inside == BACKWARD)
         except Exception as error:  # noqa: BLE001  no error of ours may reach the program
             give_up(self, "collectives", error, "_called")
 
@@ -293,7 +305,7 @@ class Collectives:
             finally:
                 end = time.monotonic_ns()
                 calls.leave(depth)
-                works.waited(work, end - begin, end)
+                works.waited(work, begin, end)
 
         dist.Work.wait = observed
 
@@ -313,7 +325,7 @@ class Collectives:
                 known[which] = (weakref.ref(network), call)
             return call
 
-        parallel._distributed_broadcast_coalesced = self._observed("broadcast", broadcast, describe)
+        parallel._distributed_broadcast_coalesced = self.observed("broadcast", broadcast, describe)
 
 
 def pairs(roots: Tuple[Any, ...]) -> Tuple[Tuple[Any, ...], Tuple[Any, ...]]:
