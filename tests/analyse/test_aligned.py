@@ -87,7 +87,7 @@ def test_calls_that_find_no_mate_are_in_other_and_said(buffers: Any, make_log: M
     assert phases.closure_error == pytest.approx(0, abs=1e-12)
     (gap,) = phases.gaps
     assert (gap.kind, gap.seconds) == ("blocked in other", pytest.approx(0.052, abs=0.0005))
-    assert gap.text.startswith("collectives could not all be matched across ranks: 'other' holds the 52 ms per step")
+    assert gap.text.startswith("'other' holds 52 ms per step in collectives that could not be matched across ranks")
 
 
 def test_calls_that_are_only_launched_block_nobody_however_long_that_takes(buffers: Any) -> None:

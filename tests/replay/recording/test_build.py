@@ -16,6 +16,7 @@ from tests.analyse.program import MS, Program, late, records
 from tests.bucket_moments import each_bucket
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.explain.evidence.cpu_waiting import is_work
 from allpull.replay.engine import replay
 from allpull.replay.recording import work
 from allpull.replay.recording.build import NoWindow, record_window
@@ -578,6 +579,30 @@ def test_calls_that_nobody_waited_for_or_that_find_no_mate_are_no_events(make: d
         pl.lit(None).cast(pl.Int64).alias(name) for name in ("blocked_ns", "end_ns")
     )
     assert refused(replace(met, collectives=launched)).startswith("no collective")
+
+
+def test_a_call_that_was_over_when_it_was_waited_for_took_no_longer_than_on_the_rank_that_saw_that_first(
+    make: dict[str, Any],
+) -> None:
+    window = window_of(called(make, "all_reduce", [(10, 0, 30), (12, 0, 80)]))
+    at = window.kind == CALL
+    assert window.transfer_s[at] == pytest.approx(np.full((2, 2), 0.018))
+    assert replay(window).total_s == pytest.approx(window.measured_s)
+    waiting = window_of(called(make, "all_reduce", [(10, 20, 30), (12, 68, 80)]))
+    assert waiting.transfer_s[at][:, 1] == pytest.approx([0.068, 0.068]), "its time is known where it blocks"
+
+
+@pytest.mark.parametrize(("beyond_ms", "is_said"), [(40, True), (1, False)])
+def test_much_time_in_collectives_that_are_not_identified_is_no_work(
+    make: dict[str, Any], beyond_ms: int, is_said: bool
+) -> None:
+    run = called(make, "all_reduce", [(10, 5, 15), (12, 3, 15)])
+    blocked_ns = pl.when(pl.col("rank") == 0).then(5 * MS).otherwise(3 * MS)
+    window = window_of(replace(run, steps=run.steps.with_columns(collective_ns=blocked_ns + beyond_ms * MS)))
+    assert [(gap.kind, gap.seconds) for gap in window.gaps] == (
+        [("blocked in other", pytest.approx(beyond_ms / 1000))] if is_said else []
+    )
+    assert is_work(window, "other") != is_said
 
 
 def told(first: tuple[int | None, ...], later: dict[int, int]) -> RunData:

@@ -276,8 +276,10 @@ def _gaps_of_collectives(
         unmatched_s = np.maximum(np.minimum(calls.seconds, most) - calls.wait - calls.transfer, 0)
         if unmatched_s.sum() > SMALL_SHARE * grid.wall_s.sum():
             mean_s = float(unmatched_s.mean())
-            lost = f"'other' holds the {show_time(mean_s)} per step that ranks were blocked in them"
-            text = f"collectives could not all be matched across ranks: {lost}"
+            text = (
+                f"'other' holds {show_time(mean_s)} per step in collectives that could not be matched across ranks, or "
+                "that it took to issue asynchronous ones"
+            )
             yield Gap(kind="blocked in other", text=text, seconds=mean_s)
 
 

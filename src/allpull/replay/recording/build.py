@@ -151,7 +151,10 @@ def _gap_of_unmatched(called: pl.DataFrame, uses: pl.DataFrame, recorded: Moment
 
 
 def _gap_of_unidentified(aligned: AlignedRun, records: StepRecords, work: dict[str, Floats]) -> Iterator[Gap]:
-    """Of hosts, time in ``collective_ns`` beyond the calls: a program waits for collectives that are not observed."""
+    """Of hosts, time in ``collective_ns`` beyond what calls blocked them.
+
+    It is the waiting for collectives that are not observed, and the issuing of asynchronous ones.
+    """
     steps = records["step"]
     inside = pl.col("step").is_between(steps.min(), steps.max())
     called_ns = aligned.matched.calls.lazy().filter(inside).select(pl.col("blocked_ns").sum()).collect().item()

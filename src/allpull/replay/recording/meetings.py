@@ -72,6 +72,7 @@ def order_events(recorded: Moments, calls: Calls, slack_s: float) -> Events:
     arrive_s = np.minimum(calls.arrive_s[own], stand_s[at])
     meets[at], waits[at], transfer_s[at] = _met(calls, own, (arrive_s, stand_s[at], leave_s[at]), slack_s)
     early_s[at] = np.where(meets[at], stand_s[at] - arrive_s, 0)
+    _over(waits, early_s, stand_s, leave_s, transfer_s)
     use = np.concatenate([calls.use, np.full(appended[0], -1)])[line.places]
     after = np.flatnonzero(following_calls(line.kind, use))
     _apart(after, waits[after], stand_s, leave_s, transfer_s)
@@ -88,6 +89,18 @@ def order_events(recorded: Moments, calls: Calls, slack_s: float) -> Events:
         inside=np.concatenate([calls.inside, np.full(appended, ABSENT, dtype=np.int8)])[line.places],
         moved=moved,
     )
+
+
+def _over(waits: Bools, early_s: Floats, stand_s: Floats, leave_s: Floats, transfer_s: Floats) -> None:
+    """Shorten the transfers of asynchronous calls that were over when a rank ``waits`` for them, (events, ranks).
+
+    When such a call ended is not known: on no rank later than on the one that saw it over soonest after the last
+    arrival. Changes ``leave_s`` and ``transfer_s``.
+    """
+    is_over = waits & (early_s > OVER_S) & (leave_s - stand_s < OVER_S)
+    soonest_s = np.where(waits, transfer_s, np.inf).min(axis=1, keepdims=True)
+    leave_s[is_over] = stand_s[is_over]
+    transfer_s[:] = np.where(is_over, np.minimum(transfer_s, soonest_s), transfer_s)
 
 
 def _apart(after: NDArray[np.intp], waits: Bools, stand_s: Floats, leave_s: Floats, transfer_s: Floats) -> None:
