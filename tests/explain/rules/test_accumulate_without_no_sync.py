@@ -63,6 +63,18 @@ def test_other_networks_are_no_repetition(accumulating: Window) -> None:
     assert not needless_reductions(replace(accumulating, reductions=in_turn)).any()
 
 
+@pytest.mark.parametrize(("every", "is_needless"), [(4, False), (2, False), (1, True)])
+def test_a_network_that_is_reduced_twice_in_few_updates_had_some_skipped(
+    accumulating: Window, every: int, is_needless: bool
+) -> None:
+    lane = accumulating.reductions
+    assert lane is not None
+    twice = np.arange(accumulating.steps.size) % every == every - 1
+    networks = np.where(twice[:, None], [1, 0, 0], [1, 2, 0]).astype(np.intp)
+    needless = needless_reductions(replace(accumulating, reductions=replace(lane, networks=networks.ravel())))
+    assert needless.reshape(-1, PASSES)[:, 1].tolist() == (twice & is_needless).tolist()
+
+
 def test_a_single_reduction_per_update_is_needed(tmp_path: Path) -> None:
     assert not needless_reductions(recorded(tmp_path, even(ranks=2, steps=STEPS))).any()
 

@@ -492,6 +492,19 @@ def test_steps_that_take_longer_because_batches_are_larger_are_no_drift() -> Non
     assert rules(sizes) == [], "longer texts, or larger images"
 
 
+def test_how_much_longer_a_warm_up_takes_is_told_by_its_own_level_however_much_that_is() -> None:
+    early = (np.arange(120) < 40).astype(np.float64)[:, None]
+    slow_first = job(4, steps=120, forward=early * FORWARD_S * 2.5, backward=early * BACKWARD_S * 2.5)
+    assert "up to step 139 all ranks compute 239 % longer than after it: " in " ".join(two_levels(facts(slow_first)))
+
+
+def test_ranks_that_wait_for_a_cpu_beside_their_work_do_not_become_faster() -> None:
+    made = job(4, steps=120)
+    busy = replace(made, queued_s=np.where(np.arange(120) < 80, 0.0, 0.015)[:, None] * np.ones((120, 4)))
+    shared = Machine(hosts=("h",) * 4, cpus={"h": 2.0})
+    assert two_levels(facts(busy, shared)) == []
+
+
 def test_what_may_be_rollouts_is_not_sold_as_evaluation() -> None:
     (finding,) = found(evaluated(None, 0.4), has_epochs=False).findings
     assert finding.rule == "evaluation-share"

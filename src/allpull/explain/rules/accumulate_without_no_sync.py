@@ -7,6 +7,8 @@ What it is
 How it is found
     By the reductions that each step lists: the same network is reduced more than once, and the optimizer does nothing
     in between. Where an optimizer steps between two reductions (several updates per step, or L-BFGS), each is needed.
+    Nor does a program accumulate that in most updates reduces once: in the others it may have skipped an update, as a
+    loss that overflows makes it do.
 
 What it costs
     The replay in which only the last of these reductions takes place: ranks neither meet nor send in the others.
@@ -90,10 +92,17 @@ def needless_reductions(window: Window) -> NDArray[np.bool_]:
     stepped_s = np.cumsum(worked_s)
     idle_s = IDLE_S + IDLE_SHARE * window.measured_s / max(1, window.steps.size)
     step, networks = window.step_of[events], lane.networks
+    usual = {one: _usual_count(step[networks == one]) for one in np.unique(networks).tolist()}
     following: dict[tuple[int, int], int] = {}
     for place in range(events.size - 1, -1, -1):
         key = (int(step[place]), int(networks[place]))
         later = following.get(key)
-        needless[place] = later is not None and stepped_s[later] - stepped_s[events[place]] <= idle_s
+        is_same_update = later is not None and stepped_s[later] - stepped_s[events[place]] <= idle_s
+        needless[place] = is_same_update and usual[key[1]] > 1
         following[key] = int(events[place])
     return needless
+
+
+def _usual_count(step_of: NDArray[np.intp]) -> float:
+    """How often something happens in the median step of those in which it does; ``step_of``: of each time."""
+    return float(np.median(np.unique(step_of, return_counts=True)[1]))

@@ -38,11 +38,12 @@ from allpull.analyse.statistics import change_point, long_run_variance
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.common_work import common_phases, common_s, most_grown
-from allpull.explain.evidence.cpu_waiting import all_wait
+from allpull.explain.evidence.cpu_waiting import all_wait, per_step
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.remedy import Action, sentence
 from allpull.explain.remedy_text import WHERE, clocks
 from allpull.replay.whatif.levels import USUAL, as_before, levels
+from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
 from allpull.units import percent
@@ -56,6 +57,7 @@ SENSORS = {
     "temperature_c": ("temperature of the accelerators", "°C"),
 }
 OF_DATA = 0.5  # of the change: if the data of a step change by that much, it is theirs
+OF_CLOCK = 0.5  # of the change: less by the clock, and it is that ranks waited for a CPU beside their work, not in it
 FELL = 0.97  # of the clock before: below it the clock is the likely cause
 
 
@@ -63,14 +65,16 @@ FELL = 0.97  # of the clock before: below it the clock is the likely cause
 class Change:
     """All ranks compute for ``first_s`` per step at first, and ``last_s`` in the end, from row ``since`` of the steps.
 
-    ``at_once``: the level changes there; otherwise little by little, over all steps. ``data``: how many times as many
-    elements, or else samples, a step has in the end; 1: it is not known.
+    ``at_once``: the level changes there; otherwise little by little, over all steps. ``clock``: the ratio of these
+    times with the waiting for a CPU, last to first. ``data``: how many times as many elements, or else samples, a step
+    has in the end; 1: it is not known.
     """
 
     first_s: float
     last_s: float
     since: int
     at_once: bool
+    clock: float
     data: float = 1.0
 
     @property
@@ -115,16 +119,19 @@ def change_of_level(facts: Facts) -> Change | None:
     if not phases or all_wait(facts.window, facts.machine):
         return None
     taken_s = common_s(facts, phases)[rows]
-    taken_s = np.minimum(taken_s, USUAL * np.median(taken_s)) if rows.size else taken_s
-    cut = change_point(taken_s)
+    cut = change_point(_without_stalls(taken_s))
     if cut is None:
         return None
+    taken_s = np.concatenate([_without_stalls(taken_s[:cut]), _without_stalls(taken_s[cut:])])
     models = {since: levels(taken_s, since) for since in (cut, None)}
     at = min(models, key=lambda since: float(((taken_s - models[since]) ** 2).sum()))
     first_s, last_s = float(models[at][0]), float(models[at][-1])
     low_s, high_s = sorted((first_s, last_s))
     least = SLOWER_ON_CPUS if facts.on_cpus else SLOWER
     if not high_s > (1 + least) * low_s > 0 or high_s - low_s < DEVIATIONS * _error_s(taken_s - models[at], at):
+        return None
+    first_by_clock_s, last_by_clock_s = levels(lower_median(per_step(facts.window, phases))[rows], at)[[0, -1]].tolist()
+    if (last_by_clock_s - first_by_clock_s) / (last_s - first_s) < OF_CLOCK:
         return None
     data = _data_of_steps(facts.window)[rows]
     ends = levels(data, at)[[0, -1]] if np.isfinite(data).all() else np.ones(2)
@@ -133,8 +140,14 @@ def change_of_level(facts: Facts) -> Change | None:
         last_s=last_s,
         since=int(rows[cut]),
         at_once=at is not None,
+        clock=last_by_clock_s / first_by_clock_s,
         data=float(ends[1] / ends[0]) if ends.min() > 0 else 1.0,
     )
+
+
+def _without_stalls(series: Floats) -> Floats:
+    """``series``, shape (n,), with what is beyond ``USUAL`` times its median cut off; as it is if it is empty."""
+    return np.minimum(series, USUAL * np.median(series)) if series.size else series
 
 
 def _data_of_steps(window: Window) -> Floats:
@@ -150,10 +163,10 @@ def two_levels(facts: Facts) -> list[str]:
     if change is None or not (change.by_data or change.last_s < change.first_s):
         return []
     if change.by_data:
-        data, longer = (f"{ratio:.2g} times" for ratio in (change.data, change.last_s / change.first_s))
+        data, longer = (f"{ratio:.2g} times" for ratio in (change.data, change.clock))
         when = f"from step {facts.window.steps[change.since]:,} on" if change.at_once else "in the end"
         return [f"{when} steps have {data} as much data as at first, and take all ranks {longer} as long: {both}"]
-    longer, step = percent(change.first_s / change.last_s - 1), facts.window.steps[change.since - 1]
+    longer, step = percent(1 / change.clock - 1), facts.window.steps[change.since - 1]
     if not change.at_once:
         return [f"all ranks become faster little by little: at first they compute {longer} longer than in the end"]
     return [f"up to step {step:,} all ranks compute {longer} longer than after it: {both}"]
