@@ -38,6 +38,7 @@ from allpull.replay.engine import event_times
 from allpull.replay.whatif.network import without_reductions
 from allpull.replay.window import REDUCE, Window
 
+TWICE = 2  # in most updates: fewer, and some updates are skipped
 IDLE_S = 1e-6  # of an optimizer between two reductions: rounding of time stamps
 IDLE_SHARE = 1e-5  # of a step: by so much host clocks differ in rate, and work is scaled to one of them
 
@@ -98,7 +99,7 @@ def needless_reductions(window: Window) -> NDArray[np.bool_]:
         key = (int(step[place]), int(networks[place]))
         later = following.get(key)
         is_same_update = later is not None and stepped_s[later] - stepped_s[events[place]] <= idle_s
-        needless[place] = is_same_update and usual[key[1]] > 1
+        needless[place] = is_same_update and usual[key[1]] >= TWICE
         following[key] = int(events[place])
     return needless
 
