@@ -21,6 +21,7 @@ from allpull.explain.evidence.file_access import file_access
 from allpull.explain.evidence.lateness import step_s
 from allpull.explain.evidence.link_fit import with_links
 from allpull.explain.evidence.loader_pace import keeps_workers, loader_pace
+from allpull.explain.evidence.lone_delays import lone_delays
 from allpull.explain.evidence.machine import machine_of
 from allpull.explain.evidence.network import network_of
 from allpull.explain.evidence.stalls import stalls_of
@@ -95,6 +96,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
     )
     grown = tree(facts.window, against)
     answers = findings(replace(facts, simulation_error=grown.simulation_error or 0.0))
+    lone = list(lone_delays(facts, {rank for one in answers.findings for rank in one.ranks}))
     result = ExplainResult(
         schema=tag("explain"),
         run=run.record.id,
@@ -111,10 +113,11 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         phases=_phases(window, charged),
         waiting=waiting(window, charged),
         findings=list(answers.findings),
-        healthy=_healthy(grown.efficiency, facts, answers),
+        healthy=_healthy(grown.efficiency, facts, answers, is_sure=not (answers.undecided or lone)),
         notes=_begun(
             *_about(facts, grown, comm_hooks(run)),
             *([] if facts.is_too_short else _without_a_reason(grown, answers)),
+            *lone,
             *answers.notes,
             *_not_compared(references, compared),
             *texts([*window.gaps, *aligned.buckets.gaps, *gaps_of_replicas(replicas(run.events)), *run.gaps]),
@@ -193,7 +196,7 @@ def _phases(window: Window, charged: Blame) -> PhaseTimes:
     )
 
 
-def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings) -> str | None:
+def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings, *, is_sure: bool) -> str | None:
     """The sentence on a run without findings; None where a fault could go unnoticed."""
     floor_s = facts.floor_s
     is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
@@ -204,7 +207,7 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings) -> 
     if any(not one.advice for one in answers.findings) or facts.is_too_short or is_blind or grew:
         return None
     above = "" if floor_s is None else f" above the noise of {show_time(_named_from_s(floor_s, facts))} per step"
-    doubts = ", although the notes name losses that are uncertain" if answers.undecided else ""
+    doubts = "" if is_sure else ", although the notes name losses that are uncertain"
     if efficiency is None:
         return f"Nothing stands out{above}{doubts}."
     share = percent(efficiency.parallel.value)
