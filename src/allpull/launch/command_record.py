@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -45,8 +46,8 @@ def with_command(file: JobFile, spec: RunSpec, program: Sequence[str]) -> JobFil
 def of_program(record: RunRecord, program: Sequence[str], environ: Mapping[str, str]) -> RunRecord:
     """``record`` for the user's command ``program``, to which the options of our trainer do not apply.
 
-    If allpull does not start the ranks, launch options do not apply, the environment is ``environ`` unchanged, and
-    the versions of Python and torch are unknown until the ranks run.
+    If allpull does not start the ranks, launch options do not apply, the environment is ``environ`` unchanged (it may
+    tell their threads), and the versions of Python and torch are unknown until the ranks run.
     """
     absent: tuple[str, ...] = TRAINERS
     changes: dict[str, Any] = {"seed": None, "global_batch": None, "script_sha256": _digest(of_words(program).path)}
@@ -54,9 +55,18 @@ def of_program(record: RunRecord, program: Sequence[str], environ: Mapping[str, 
         absent += LAUNCHERS
         inherited = {name: environ[name] for name in record.environment if name in environ}
         changes["environment"], _ = redact.mapping(inherited)
-        changes |= {"threads_per_rank": None, "versions": {"allpull": __version__}}
+        changes |= {
+            "threads_per_rank": _count(environ.get("OMP_NUM_THREADS", "")),
+            "versions": {"allpull": __version__},
+        }
     changes["spec"] = {name: value for name, value in record.spec.items() if name not in absent}
     return record.model_copy(update=changes)
+
+
+def _count(text: str) -> int | None:
+    """``text`` as a number of threads, or None: of nested levels (``4,2``) the first."""
+    first = text.partition(",")[0].strip()
+    return int(first) if re.fullmatch("[1-9][0-9]{0,5}", first) else None
 
 
 def _digest(script: str | None) -> str | None:

@@ -191,7 +191,7 @@ def test_ranks_that_show_themselves_are_put_down_at_once_and_the_first_failure_i
     record = record_of(tmp_path)
     assert (record["ranks"], record["hosts"]) == (2, ["a", "b"])
     assert (record["versions"]["python"], record["versions"]["torch"]) == ("3.9.1", "2.4.0")
-    assert (record["seed"], record["global_batch"], record["threads_per_rank"]) == (None, None, None)
+    assert (record["seed"], record["global_batch"]) == (None, None)
     assert "allpull: rank 1 on b failed: ValueError: no such label" in done.stderr.decode()
     assert "nothing was recorded" not in done.stderr.decode()
     (directory,) = tmp_path.iterdir()
