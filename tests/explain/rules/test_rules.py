@@ -539,7 +539,7 @@ def test_work_for_all_is_priced_at_most_as_shared_out_or_gone(phase: str, call: 
     assert not finding.gain.is_at_most
 
 
-def test_work_on_exchanged_tokens_is_priced_from_evenly_shared_to_gone() -> None:
+def test_work_on_exchanged_tokens_is_priced_at_most_as_gone_and_what_even_shares_save_is_told() -> None:
     """Rank 0's experts work 24 ms, the others' 4: of 20 ms a step, 15 are saved by even shares, all if it is slow."""
     tokens = 0.004 + only(4, STEPS, seconds=0.02, rank=0)
     calls = [Call(use="all_to_all_single in forward", at="end", root=0)]
@@ -551,7 +551,9 @@ def test_work_on_exchanged_tokens_is_priced_from_evenly_shared_to_gone() -> None
     assert finding.gain.is_at_most
     step_s = finding.loss_s_per_step / finding.loss_share
     assert finding.gain.high == pytest.approx(step_s / (step_s - 0.020), rel=0.01)
-    assert finding.gain.low == pytest.approx(step_s / (step_s - 0.015), rel=0.01)
+    assert finding.gain.low == pytest.approx(1.0)
+    (shared,) = (one.value for one in finding.evidence if one.what.startswith("saved if ranks shared"))
+    assert shared == pytest.approx(0.015, rel=0.01)
     assert "balance" in finding.remedy
 
 

@@ -26,8 +26,9 @@ What it costs
     each other; each is priced with the others corrected. Where a rank hands on to the others what it computes, by
     broadcasts in the optimizer or by scattering, it works for all, and the price is an upper bound: somebody has to do
     that work. A sharded optimizer's can at most be shared out evenly. So can work between `all_to_all` calls in forward
-    and backward, on tokens that came to the experts of this rank; if the rank is slow, the upper end of the interval
-    holds.
+    and backward, on tokens that came to the experts of this rank: the evidence says what that would save if the calls
+    took no longer, but ranks that arrive together may exchange more slowly, so no part of it is certain. If the rank is
+    slow, all of it is.
 
 What to do
     If the finding names what stalls the rank: as in `common-stall`, on this rank; it stays with the rank on any host,
@@ -62,9 +63,11 @@ from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.lateness import BY_SAMPLE, sample_shares
 from allpull.explain.evidence.meetings import before_meetings
 from allpull.explain.evidence.outliers import Outlier, by_phase
-from allpull.explain.remedy import Action, joined, program, sentence, shell
-from allpull.explain.remedy_text import WHERE, clocks, leave_out, quoted
+from allpull.explain.rank_remedy import BETWEEN, of_many, of_one
+from allpull.explain.remedy import joined, program, sentence
+from allpull.explain.remedy_text import WHERE
 from allpull.explain.rules.common_stall import CAUSES, against
+from allpull.replay.engine import replay
 from allpull.replay.leave_one_out import beyond_others
 from allpull.replay.whatif.balanced import like_median, not_above_median
 from allpull.replay.whatif.work import by_excess, evenly, scaled, shorter_by
@@ -74,12 +77,11 @@ from allpull.units import counted
 
 SLEPT = "of that, time in which its process neither ran nor waited for a CPU, at least"
 MOSTLY = 0.5  # of the lateness: a rank that slept for that long does not compute longer
-BETWEEN = "other"
-OF_RANK_0 = ("optimizer", "host", BETWEEN)
-"""Phases in which programs do what only rank 0 does."""
 BEFORE_ITS_OWN = " before one of their collectives"
 LARGER = 1.05  # times the elements of the others' samples: less than that, they vary by chance
 SIZES = "sizes of batches"
+IF_SHARED = "saved if ranks shared the work of forward and backward evenly, and exchanged as fast as now"
+REPLAYED = "replay"
 LIKE_LENGTHS = sentence(
     "its samples are larger than the others' (longer texts, larger images): give all ranks as much of each size"
 )
@@ -215,8 +217,10 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     exchanges = where in PASSES and not set(EXCHANGES).isdisjoint(facts.window.uses)
     without = _without(group, facts)
     shared = partial(_shared_out, phases=PASSES, removal=without)  # whether its data make it late, or its host
-    bounds: tuple[Removal, Removal] | None = (shared, without) if larger >= LARGER or exchanges else None
-    remedy = _remedy_one(ranks[0], facts, where, slept_s=slept) if is_one else _remedy_many(ranks, facts)
+    bounds: tuple[Removal, Removal] | None = (shared, without) if larger >= LARGER else None
+    if exchanges:  # ranks that arrive together may exchange more slowly: even that is not certain
+        bounds = (as_recorded, without)
+    remedy = of_one(ranks[0], facts, where, slept_s=slept) if is_one else of_many(ranks, facts)
     if hands_on:
         remedy = joined("; if not, ", SHARE_OUT[where], remedy) if where == BETWEEN else SHARE_OUT[where]
     if larger >= LARGER:
@@ -235,6 +239,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
         remedy=remedy,
         evidence=(
             seconds(f"time that {which} {verb}s beyond the median of the others{before}", group.size, facts.span),
+            *((seconds(IF_SHARED, _saved_s(facts, shared), REPLAYED),) if exchanges else ()),
             *(() if slept is None else (seconds(SLEPT, min(slept, group.size.value), "CPU time of the ranks"),)),
             *(
                 seconds(f"of that, {WHERE[name]}{'' if is_one else ', mean of all of them'}", value, facts.span)
@@ -282,6 +287,12 @@ def _shared_out(window: Window, phases: Sequence[str], removal: Removal) -> Wind
     return removal(window)
 
 
+def _saved_s(facts: Facts, removal: Removal) -> float:
+    """What ``removal`` saves per step, s."""
+    total_s = replay(facts.window).total_s - replay(removal(facts.window)).total_s
+    return total_s / max(1, facts.window.steps.size)
+
+
 def _within(size_s: float, excess_s: Mapping[str, float]) -> dict[str, float]:
     """The positive parts of a lateness of ``size_s``, shares of ``excess_s`` by phase; together they do not exceed it.
 
@@ -305,46 +316,6 @@ def _slept_s(group: Group, facts: Facts) -> float | None:
     usual_s = float(np.median(slept[others])) if others.size else 0.0
     more_s = float(slept[list(group.ranks)].min()) - usual_s
     return more_s if more_s >= MOSTLY * group.size.value else None
-
-
-def _remedy_one(rank: int, facts: Facts, where: str, *, slept_s: float | None) -> Action:
-    first_of_host = rank == facts.machine.ranks_of(facts.machine.hosts[rank])[0]
-    rank_0_too = any(one.rank == 0 for one in facts.late.slow)
-    if where in OF_RANK_0 and (rank == 0 or (first_of_host and rank_0_too)):
-        return sentence(
-            f"look for work that only {'rank 0' if rank == 0 else 'local rank 0'} has, under `if rank == 0` or `if "
-            "local_rank == 0`: logging, progress bars, metrics, saving; do it less often, or in a thread. It goes with "
-            "the rank to any host"
-        )
-    if slept_s is not None:
-        return sentence(
-            "see what the rank waits for: ",
-            shell("py-spy dump --pid PID"),
-            ", several times, names the line; a lock, a file, a network or time.sleep, but no CPU",
-        )
-    host = facts.machine.hosts[rank]
-    at_host = (shell("taskset -p PID"), " for its cores", leave_out(facts.start, facts.machine, host))
-    if where == BETWEEN and facts.window.paced_s is not None:
-        return sentence(
-            "see what its program does there, while its accelerator waits: ",
-            *(shell("py-spy dump --pid PID"), ", several times, names the line; then top for other programs, "),
-            *at_host,
-        )
-    return sentence(
-        f"check what differs on {quoted([host]) if host else 'its host'}: ",
-        *(clocks(facts.machine, host), " for clocks and heat, top for other programs, "),
-        *at_host,
-    )
-
-
-def _remedy_many(ranks: list[int], facts: Facts) -> Action:
-    hosts = facts.hosts_of(ranks)
-    return sentence(
-        "check what they have in common: work that only they have in the program, the cores and memory they are bound "
-        "to (",
-        *(shell("taskset -p PID"), ", ", shell("numactl --show"), "), the place in the host; "),
-        *(clocks(facts.machine, *hosts), " for clocks and heat"),
-    )
 
 
 def waiting_evidence(ranks: list[int], facts: Facts) -> tuple[Evidence, ...]:
