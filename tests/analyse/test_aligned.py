@@ -19,7 +19,7 @@ from allpull.analyse.steps.phases import Phases
 from allpull.analyse.timeline import PARTS, step_parts
 from allpull.rundir.read.counters import PINGS_SCHEMA
 from allpull.rundir.read.run import RunData
-from allpull.schema.events import Buckets, DeviceStep
+from allpull.schema.events import Buckets, DeviceStep, ProcessGroup
 from allpull.schema.gap import texts
 
 MakeAny = Callable[..., Any]
@@ -359,6 +359,16 @@ def test_the_timeline_has_the_same_parts_as_the_phases(buffers: Any) -> None:
         by_rank = parts.group_by("rank", maintain_order=True).agg(pl.col(name).mean())[name].to_list()
         assert by_rank == pytest.approx((times.mean(axis=0) * 1e9).tolist()), name
     assert parts["blocked"].to_list() == [0] * (2 * STEPS)
+
+
+def test_ways_that_are_not_recorded_are_named_where_no_arrival_is(
+    make_records: MakeAny, make_log: MakeAny, make_data: MakeAny
+) -> None:
+    joined = ProcessGroup(kind="process_group", backend="gloo", ranks=2, unobserved=["send and receive"], t_ns=0)
+    events = {rank: make_log(rank, process_groups=(joined,)) for rank in (0, 1)}
+    (gap,) = phases_of(make_data(make_records([[100, 100]] * STEPS), 2, kind="run", events=events)).gaps
+    assert gap.kind == "arrivals"
+    assert gap.text.startswith("ranks may exchange data by send and receive, which is not recorded: ")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ Phases, tables, explanations, comparisons and timelines are computed from this: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -137,8 +138,12 @@ class AlignedRun:
             bound_s=self.clock.bound_s or 0.0,
             complete=self.complete,
         )
+        groups = (group for log in self.data.events.values() for group in log.process_groups)
+        ways = sorted({way for group in groups for way in group.unobserved})
         if not self.local.is_empty():  # their arrivals are known, and no meetings
             parts = replace(parts, gaps=tuple(gap for gap in parts.gaps if gap.kind != "arrivals"))
+        elif ways and parts.seconds["wait"] is None:
+            parts = replace(parts, gaps=tuple(_by_other_ways(gap, ways) for gap in parts.gaps))
         if self.no_exchange is not None:
             parts = _unrelated(parts, self.no_exchange)
         return replace(parts, gaps=(*parts.gaps, *self.reduction_gaps))
@@ -181,6 +186,17 @@ class AlignedRun:
             "if others reduced, 'backward' holds the waiting in them"
         )
         return (Gap(kind="earlier reductions", text=text),)
+
+
+def _by_other_ways(gap: Gap, ways: Sequence[str]) -> Gap:
+    """``gap``, or what is said instead of it where ranks may exchange gradients by ``ways`` that are not recorded."""
+    if gap.kind != "arrivals":
+        return gap
+    text = (
+        f"ranks may exchange data by {' and '.join(ways)}, which is not recorded: wait and transfer are not measured, "
+        "and the phases that call it hold them; ranks that share samples, as in a pipeline, count them once each"
+    )
+    return Gap(kind="arrivals", text=text)
 
 
 def _unrelated(parts: Phases, unrelated: NoExchange) -> Phases:
