@@ -48,7 +48,7 @@ class Simulation:
         self.agenda: list[tuple[float, int, Callable[[], None]]] = []
         self.filed = 0
         self.end_s = np.zeros((window.steps.size, window.ranks))
-        self.began_s = np.zeros((window.events, window.ranks))  # when each rank left the event before
+        self.over_s = np.full((window.events, window.ranks), -np.inf)
         self.work_s = sum(window.work.values(), np.zeros((window.events, window.ranks)))
         reduce = window.kind == REDUCE
         self.reduction_of = np.where(reduce, np.cumsum(reduce) - 1, -1)
@@ -77,7 +77,6 @@ class Simulation:
         """``rank`` has left the event before ``event`` and works until it."""
         if event == self.window.events:
             return
-        self.began_s[event, rank] = self.now_s
         until_s = self.now_s + float(self.work_s[event, rank])
         kind = int(self.window.kind[event])
         if kind == CALL and self.window.meets[event, rank]:
@@ -102,7 +101,8 @@ class Simulation:
             else:
                 self._leave_lane(rank, event)
         elif not self.window.waits[event, rank]:
-            self._at(self.now_s + float(self.window.transfer_s[event, rank]), lambda: self._work(rank, event + 1))
+            self.over_s[event, rank] = self.now_s + float(self.window.transfer_s[event, rank])
+            self._at(self.over_s[event, rank], lambda: self._work(rank, event + 1))
         else:
             meeting = self.meetings[event]
             if meeting.missing:
@@ -122,9 +122,9 @@ class Simulation:
         starts_s = self.meetings[event].last_s
         before = event - 1
         if before >= 0 and self.window.kind[before] == CALL and self.window.use[before] == self.window.use[event]:
-            starts_s = max(starts_s, self.began_s[event, rank])  # the network was busy with the call before
-        over_s = starts_s + float(self.window.transfer_s[event, rank])
-        self._at(max(over_s, self.now_s), lambda: self._work(rank, event + 1))
+            starts_s = max(starts_s, self.over_s[before, rank])  # the network was busy with the call before
+        self.over_s[event, rank] = starts_s + float(self.window.transfer_s[event, rank])
+        self._at(max(self.over_s[event, rank], self.now_s), lambda: self._work(rank, event + 1))
 
     def _ready(self, event: int, bucket: int) -> None:
         lane = self.lanes[event]

@@ -94,12 +94,13 @@ def test_calls_in_flight_together_obey_their_equation_on_each_rank(seed: int) ->
     now_s, ends_s = [0.0] * ranks, []
     for step in range(steps):
         now_s = [now_s[rank] + work_s[step, rank] for rank in range(ranks)]
-        left_s = now_s
+        over_s = now_s
         for k, use in enumerate(uses):
             last_s = max(now_s[rank] - early_s[k, step, rank] for rank in range(ranks))
             follows = k > 0 and uses[k - 1] == use
-            begun_s = [max(last_s, left_s[rank]) if follows else last_s for rank in range(ranks)]
-            left_s = now_s = [max(now_s[rank], begun_s[rank] + takes_s[k, step, rank]) for rank in range(ranks)]
+            begun_s = [max(last_s, over_s[rank]) if follows else last_s for rank in range(ranks)]
+            over_s = [begun_s[rank] + takes_s[k, step, rank] for rank in range(ranks)]
+            now_s = [max(now_s[rank], over_s[rank]) for rank in range(ranks)]
         ends_s.append(now_s)
     for faster_in_order in (0, 1000):
         with pytest.MonkeyPatch.context() as patch:

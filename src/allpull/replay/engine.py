@@ -212,14 +212,16 @@ def _play_side_by_side(window: Window, played: Moments, stretches: _Stretches) -
         alike = np.flatnonzero(stretches.lengths == length)
         for some in (alike[begin : begin + most] for begin in range(0, alike.size, most)):
             now_s = stretches.begin_s[some]
+            called_s = np.full_like(now_s, -np.inf)
             for events in stretches.first[some] + np.arange(length)[:, None]:
-                left_s, now_s = now_s, now_s + sum(seconds[events] for seconds in window.work.values())
+                now_s = now_s + sum(seconds[events] for seconds in window.work.values())
                 played.stand_s[events] = now_s
                 kinds = window.kind[events]
                 calls, reduces = kinds == CALL, kinds == REDUCE
                 if calls.any():
-                    free_s = np.where(follows[events[calls], None], left_s[calls], -np.inf)
-                    now_s[calls] = _called(window, events[calls], now_s[calls], free_s)
+                    free_s = np.where(follows[events[calls], None], called_s[calls], -np.inf)
+                    called_s[calls] = _called(window, events[calls], now_s[calls], free_s)
+                    now_s[calls] = np.maximum(now_s[calls], called_s[calls])
                 if lane is not None and after_s is not None and reduces.any():
                     place = reduction[events[reduces]]
                     bucket, end_s = _reduced(now_s[reduces], lane.lead_s[place], after_s[place])
@@ -238,15 +240,16 @@ def _play_in_order(window: Window, played: Moments, begin_s: Floats) -> None:
     after_s = None if lane is None else lane_s(lane)
     batches = None if loaders is None or "input" not in window.work else _Batches(window, loaders)
     work_s, follows = total_work_s(window), window.follows.tolist()
-    now_s, place = begin_s[0], 0
+    now_s, called_s, place = begin_s[0], begin_s[0], 0
     for event, kind in enumerate(window.kind.tolist()):
-        left_s, stand_s = now_s, now_s + work_s[event]
+        stand_s = now_s + work_s[event]
         if batches is not None and batches.loaders.fetches[event]:
             fetched_s = now_s + fetch_work_s(window, event)
             stand_s = stand_s + (batches.taken_s(event, fetched_s) - fetched_s)
         now_s = stand_s
         if kind == CALL:
-            now_s = _called(window, event, stand_s, left_s if follows[event] else -np.inf)
+            called_s = _called(window, event, stand_s, called_s if follows[event] else -np.inf)
+            now_s = np.maximum(stand_s, called_s)
         elif kind == REDUCE and lane is not None and after_s is not None:
             played.bucket[event], end_s = _reduced(stand_s, lane.lead_s[place], after_s[place])
             now_s = end_s + lane.tail_s[place]
@@ -320,15 +323,14 @@ def lane_s(reductions: Reductions) -> Floats:
 
 
 def _called(window: Window, event: NDArray[np.intp] | int, now_s: Floats, free_s: Floats | float) -> Floats:
-    """When each rank leaves the collective ``event``, which it reaches at ``now_s``, shape (…, ranks).
+    """When the collective ``event`` ends for each rank, which reaches it at ``now_s``, maybe later; shape (…, ranks).
 
-    ``free_s``: when it left the call that this one follows; −∞: it follows none.
+    ``free_s``: when the call that this one follows ended for it; −∞: it follows none.
     """
     transfer_s, meets = window.transfer_s[event], window.meets[event]
     last_s = (now_s - window.early_s[event]).max(axis=-1, where=meets, initial=-np.inf, keepdims=True)
-    begun_s = np.maximum(last_s, free_s)
-    after: Floats = np.where(window.waits[event], np.maximum(now_s, begun_s + transfer_s), now_s + transfer_s)
-    return after
+    ended_s: Floats = np.where(window.waits[event], np.maximum(last_s, free_s), now_s) + transfer_s
+    return ended_s
 
 
 def _reduced(stand_s: Floats, lead_s: Floats, after_s: Floats) -> tuple[NDArray[np.intp], Floats]:

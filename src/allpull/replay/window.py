@@ -8,11 +8,11 @@ reduction of gradients in backward (``REDUCE``), and the end of each step (``STE
 At a call, rank r is at t_r and counts as arrived at a_r = t_r − early_r. With L = max of a_r over the ranks that
 ``meets``::
 
-    t_r = max(t_r, L + transfer_r)     where it ``waits``
-    t_r = t_r + transfer_r             where it does not (the root of a broadcast that does not block it)
+    e_r = L + transfer_r          t_r = max(t_r, e_r)     where it ``waits``
+    e_r = t_r + transfer_r        t_r = e_r               where it does not (the root of a broadcast, not blocked)
 
 Of calls of one use that follow each other directly, as a program starts them together and waits for one after the
-other, each begins on the network when the one before has ended: L is there at least when the rank left that one.
+other, each begins on the network when the one before has ended: L is at least e_r of that one.
 
 In a reduction the bucket b of rank r is ready at t_r − lead_br, and buckets follow each other on one lane::
 

@@ -74,8 +74,8 @@ def order_events(recorded: Moments, calls: Calls, slack_s: float) -> Events:
     early_s[at] = np.where(meets[at], stand_s[at] - arrive_s, 0)
     _over(waits, early_s, stand_s, leave_s, transfer_s)
     use = np.concatenate([calls.use, np.full(appended[0], -1)])[line.places]
-    after = np.flatnonzero(following_calls(line.kind, use))
-    _apart(after, waits[after], stand_s, leave_s, transfer_s)
+    arrived_s = np.where(meets, stand_s - early_s, -np.inf)
+    _apart(following_calls(line.kind, use), waits, arrived_s, (stand_s, leave_s, transfer_s))
     return Events(
         kind=line.kind,
         step_of=line.step_of,
@@ -103,17 +103,27 @@ def _over(waits: Bools, early_s: Floats, stand_s: Floats, leave_s: Floats, trans
     transfer_s[:] = np.where(is_over, np.minimum(transfer_s, soonest_s), transfer_s)
 
 
-def _apart(after: NDArray[np.intp], waits: Bools, stand_s: Floats, leave_s: Floats, transfer_s: Floats) -> None:
-    """Take from the transfers of events ``after``, of calls that follow another one, what is of the call before.
+def _apart(follows: Bools, waits: Bools, arrive_s: Floats, moments: tuple[Floats, Floats, Floats]) -> None:
+    """Take from the transfers of calls that follow another one what is of the calls before, all (events, ranks).
 
-    One that was over when a rank ``waits`` for it, (events, ranks), may have been so for long: it takes nothing, and
-    what the rank needs to see that is its work. Changes ``leave_s`` and ``transfer_s``.
+    Each begins when the last rank has arrived, ``arrive_s`` (−∞: no part in it), and the call before has ended. One
+    that was over when a rank ``waits`` for it may have been so for long: it takes nothing, and what the rank needs to
+    see that is its work. ``moments``: ``stand_s``, ``leave_s`` and ``transfer_s``, of which the last two change.
     """
-    is_over = waits & (leave_s[after] - stand_s[after] < OVER_S)
-    leave_s[after] = np.where(is_over, stand_s[after], leave_s[after])
-    since_s = np.maximum(leave_s[after] - leave_s[after - 1], 0)
-    alone_s = np.where(is_over, 0.0, np.minimum(transfer_s[after], since_s))
-    transfer_s[after] = np.where(waits, alone_s, transfer_s[after])
+    stand_s, leave_s, transfer_s = moments
+    last_s = arrive_s.max(axis=1, keepdims=True)
+    is_over = waits & (leave_s - stand_s < OVER_S)
+    ended_s = np.where(waits, last_s + transfer_s, leave_s)
+    at = np.flatnonzero(follows)
+    depth = at - np.maximum.accumulate(np.where(~follows, np.arange(follows.size), 0))[at]
+    for level in np.unique(depth):
+        some = at[depth == level]
+        begun_s = np.maximum(last_s[some], ended_s[some - 1])
+        over = is_over[some]
+        leave_s[some] = np.where(over, stand_s[some], leave_s[some])
+        alone_s = np.where(over, 0.0, np.maximum(leave_s[some] - begun_s, 0.0))
+        transfer_s[some] = np.where(waits[some], alone_s, transfer_s[some])
+        ended_s[some] = np.where(waits[some], begun_s + alone_s, leave_s[some])
 
 
 def _line(recorded: Moments, calls: Calls) -> _Line:
