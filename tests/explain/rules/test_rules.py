@@ -25,7 +25,7 @@ from tests.replay.windows import Call, jitter, late, only, rotating, window
 from allpull.explain.evidence.facts import OtherRun
 from allpull.explain.evidence.loader_pace import LoaderPace
 from allpull.explain.evidence.machine import Machine
-from allpull.explain.rules import slow_loader_rank
+from allpull.explain.rules import input_bound, slow_loader_rank
 from allpull.explain.rules.drift import two_levels
 from allpull.replay.engine import replay
 from allpull.replay.window import Window
@@ -348,6 +348,18 @@ def test_a_slow_loader_is_not_answered_with_fewer_workers_than_it_has() -> None:
     pace = LoaderPace(workers=12, batch_s=np.full(8, 0.01), step_s=np.full(8, 0.001), ahead=24, error_s=np.zeros(8))
     (one,) = slow_loader_rank.find(facts(job(8, input=late(8, STEPS, rank=7, by_s=0.03)), EIGHT, pace=pace))
     assert "num_workers=13," in one.remedy.text
+
+
+@pytest.mark.parametrize(("batch_s", "offered"), [(0.017, False), (0.001, True)])
+def test_batches_are_made_in_the_training_process_only_where_that_takes_less_than_the_wait(
+    batch_s: float, offered: bool
+) -> None:
+    pace = LoaderPace(workers=1, batch_s=np.full(8, batch_s), step_s=np.full(8, batch_s), ahead=2, error_s=np.zeros(8))
+    seen = facts(job(8, input=0.004), EIGHT, pace=pace)
+    assert seen.loading is not None
+    (one,) = input_bound.find(replace(seen, loading=replace(seen.loading, ready=True)))
+    assert "batches are ready" in one.remedy.text
+    assert ("num_workers=0" in one.remedy.text) is offered
 
 
 def test_a_rehearsal_is_not_blamed_for_the_machine_under_it() -> None:

@@ -37,9 +37,9 @@ What to do
     what it has by `torch.utils.data.get_worker_info().id`, such as shards of its own.
     A program that calls `next(iter(loader))` for each batch makes a new iterator, with new workers, each time.
     If waits do not depend on the rest of a step, batches are ready, and what takes time is to take one from another
-    process: more workers do not help. Make small batches in the training process (`num_workers=0`), or hand over fewer
-    tensors. The processes of a rank are counted, not what they are: a loader without workers looks the same beside
-    another process.
+    process: more workers do not help. Hand over fewer and larger tensors; make batches in the training process
+    (`num_workers=0`) where that takes less than the wait. The processes of a rank are counted, not what they are: a
+    loader without workers looks the same beside another process.
 
 When it is wrong
     Where the loop itself makes the batch look late: a `.item()` that waits for the device just before the next batch is
@@ -87,8 +87,9 @@ NEW_ONE = (
 )
 READY = (
     "batches are ready, and taking one from another process is what takes time: more workers do not help; hand over "
-    "fewer and larger tensors, or make small batches in the training process ("
+    "fewer and larger tensors"
 )
+OR_ITSELF = (", or make small batches in the training process (", program("DataLoader(num_workers=0)"), ")")
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -200,10 +201,11 @@ def _remedy(facts: Facts, waited_s: float) -> Action:
         )
     is_own = facts.start.starter != "train"
     if is_own and loading is not None and loading.ready:
-        itself = program("DataLoader(num_workers=0)")
-        if loading.limits.making is not None:
-            return sentence(READY, itself, ")")
-        return sentence(f"if the loader has workers, {READY}", itself, "); if it has none: ", more)
+        making = loading.limits.making
+        if making is None:
+            return sentence(f"if the loader has workers, {READY}", *OR_ITSELF, "; if it has none: ", more)
+        itself_s = float(making.step_s.max()) * loading.limits.workers  # what their work takes one process
+        return sentence(READY, *(OR_ITSELF if itself_s < waited_s else ()))
     cpus = cpus_for_workers(facts.start, facts.machine)
     with_cpus, storage = within(", with ", cpus, " for them"), "; data on local disks where storage is slow"
     return sentence(within(f"more loader workers{now}: ", more), with_cpus, storage)
