@@ -42,7 +42,7 @@ from allpull.explain.evidence.cpu_waiting import all_wait, per_step
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.remedy import Action, sentence
 from allpull.explain.remedy_text import WHERE, clocks
-from allpull.replay.whatif.levels import USUAL, as_before, levels
+from allpull.replay.whatif.levels import as_before, levels, without_stalls
 from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
@@ -118,11 +118,10 @@ def change_of_level(facts: Facts) -> Change | None:
     phases, rows = common_phases(facts), np.flatnonzero(~facts.window.odd)
     if not phases or all_wait(facts.window, facts.machine):
         return None
-    taken_s = common_s(facts, phases)[rows]
-    cut = change_point(_without_stalls(taken_s))
+    taken_s = without_stalls(common_s(facts, phases)[rows])
+    cut = change_point(taken_s)
     if cut is None:
         return None
-    taken_s = np.concatenate([_without_stalls(taken_s[:cut]), _without_stalls(taken_s[cut:])])
     models = {since: levels(taken_s, since) for since in (cut, None)}
     at = min(models, key=lambda since: float(((taken_s - models[since]) ** 2).sum()))
     first_s, last_s = float(models[at][0]), float(models[at][-1])
@@ -143,11 +142,6 @@ def change_of_level(facts: Facts) -> Change | None:
         clock=last_by_clock_s / first_by_clock_s,
         data=float(ends[1] / ends[0]) if ends.min() > 0 else 1.0,
     )
-
-
-def _without_stalls(series: Floats) -> Floats:
-    """``series``, shape (n,), with what is beyond ``USUAL`` times its median cut off; as it is if it is empty."""
-    return np.minimum(series, USUAL * np.median(series)) if series.size else series
 
 
 def _data_of_steps(window: Window) -> Floats:

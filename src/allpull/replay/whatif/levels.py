@@ -17,7 +17,8 @@ from allpull.analyse.steps.grid import Floats
 from allpull.replay.whatif.work import lower_median, shortened_by_step
 from allpull.replay.window import Window
 
-USUAL = 1.5  # times the median: stalls beyond it do not tilt a line
+USUAL = 1.5  # times the median of neighbours: stalls beyond it do not tilt a line
+NEIGHBOURS = 10  # steps with a median of their own: a line rises little in so many
 JITTER_SDS = 4.0  # standard deviations: what deviates by more is a stall or a pause, which does not scale with a level
 OWN_ERRORS = 4.0  # standard errors: by as much, a rank's change is larger than that of all by itself
 MIN_STEPS = 2  # one alone has no change
@@ -73,9 +74,15 @@ def levels(series: Floats, since: int | None) -> Floats:
     place = np.arange(steps).reshape(-1, *(1,) * (series.ndim - 1))
     if since is not None:
         return np.where(place < since, _level(series[:since]), _level(series[since:]))
-    capped = np.minimum(series, USUAL * np.median(series, axis=0))
+    capped = without_stalls(series)
     first, slope = np.polynomial.polynomial.polyfit(place.ravel(), capped.reshape(steps, -1), 1)
     return np.asarray(first + slope * place.reshape(-1, 1)).reshape(series.shape)
+
+
+def without_stalls(series: Floats) -> Floats:
+    """``series`` (steps, …) with what is beyond ``USUAL`` times the median of its neighbours cut off."""
+    parts = np.array_split(series, max(1, len(series) // NEIGHBOURS))
+    return np.concatenate([np.minimum(part, USUAL * np.median(part, axis=0)) if len(part) else part for part in parts])
 
 
 def _level(series: Floats) -> Floats:
