@@ -95,8 +95,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         reducing_steps=reducing_steps(aligned),
     )
     grown = tree(facts.window, against)
-    answers = findings(replace(facts, simulation_error=grown.simulation_error or 0.0))
-    lone = list(lone_delays(facts, {rank for one in answers.findings for rank in one.ranks}))
+    answers, lone = _answered(replace(facts, simulation_error=grown.simulation_error or 0.0))
     result = ExplainResult(
         schema=tag("explain"),
         run=run.record.id,
@@ -116,14 +115,19 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         healthy=_healthy(grown.efficiency, facts, answers, is_sure=not (answers.undecided or lone)),
         notes=_begun(
             *_about(facts, grown, comm_hooks(run)),
-            *([] if facts.is_too_short else _without_a_reason(grown, answers)),
-            *lone,
+            *([] if facts.is_too_short else [*_without_a_reason(grown, answers), *lone]),
             *answers.notes,
             *_not_compared(references, compared),
             *texts([*window.gaps, *aligned.buckets.gaps, *gaps_of_replicas(replicas(run.events)), *run.gaps]),
         ),
     )
     return Explanation(result=result, window=window, blame=charged)
+
+
+def _answered(facts: Facts) -> tuple[Findings, list[str]]:
+    """The findings, and what one rank cost too seldom to be one."""
+    answers = findings(facts)
+    return answers, lone_delays(facts, {rank for one in answers.findings for rank in one.ranks})
 
 
 def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:

@@ -26,9 +26,9 @@ def test_one_long_delay_of_a_rank_is_told_with_its_step_and_its_share() -> None:
 
 
 def test_a_rank_that_a_finding_names_needs_no_note() -> None:
-    assert list(lone_delays(facts(job(RANKS, forward=delayed(1, 3.0))), (2,))) == []
+    assert lone_delays(facts(job(RANKS, forward=delayed(1, 3.0))), (2,)) == []
 
 
 @pytest.mark.parametrize(("times", "by_s"), [(1, 0.05), (MOST + 1, 3.0), (0, 0.0)])
 def test_jitter_and_what_happens_often_are_not_told(times: int, by_s: float) -> None:
-    assert list(lone_delays(facts(job(RANKS, forward=delayed(times, by_s))), ())) == []
+    assert lone_delays(facts(job(RANKS, forward=delayed(times, by_s))), ()) == []
