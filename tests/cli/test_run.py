@@ -54,7 +54,8 @@ def test_whatever_stands_behind_trace_and_steps_is_options_or_bad_input(text):
 
 
 @pytest.mark.parametrize(
-    "text", ["every=5,steps=9", "steps=3", "every=1,every=2", "every=0x5", "every=٣", "every=1e3", "", "every=5;rm"]
+    "text",
+    ["every=5,steps=9", "every=0", "steps=3", "every=1,every=2", "every=0x5", "every=٣", "every=1e3", "", "every=5;rm"],
 )
 def test_windows_that_cannot_be_are_refused(text):
     with pytest.raises(BadInput):

@@ -120,7 +120,8 @@ def trace_options(text: str | None) -> list[str]:
         return []
     pairs = [_PAIR.fullmatch(part.strip()) for part in text.split(",")]
     names = [pair.group(1) for pair in pairs if pair]
-    if None in pairs or "every" not in names or len(set(names)) < len(names):
+    is_never = any(pair.group(1) == "every" and not int(pair.group(2)) for pair in pairs if pair)
+    if None in pairs or "every" not in names or len(set(names)) < len(names) or is_never:
         raise BadInput(f"--trace {text[:80]!r} cannot be read", hint="write it as --trace every=500,steps=3,first=5")
     return [f"watch.trace_{pair.group(1)}={int(pair.group(2))}" for pair in pairs if pair]
 
