@@ -162,7 +162,8 @@ def _gap_of_unidentified(aligned: AlignedRun, records: StepRecords, work: dict[s
     if "other" in work and not aligned.on_device and unknown_s > UNIDENTIFIED * float(work["other"].sum()):
         each_s = unknown_s / len(steps)
         text = (
-            f"'other' holds {show_time(each_s)} per step in which ranks waited for collectives that are not identified"
+            f"'other' holds {show_time(each_s)} per step in collectives that are not identified, or that it took to "
+            "issue asynchronous ones"
         )
         yield Gap(kind="blocked in other", text=text, seconds=each_s)
 

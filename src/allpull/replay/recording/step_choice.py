@@ -34,7 +34,8 @@ SELDOM = 0.5  # of the steps: rollouts in more of them are what steps of this pr
 BREAK_SHARE = 0.05  # of a step: a longer gap between one step and the next is time outside all steps
 BREAK_NS = 1_000_000  # below this it may be the difference between the clocks of a device and its host, or of two hosts
 SLOWER = 1.1  # a profiler that slows steps by more than this makes them unrepresentative
-OTHERS = 0.1  # of the time of usable steps: less outside the window is not worth a word
+OTHERS = 0.1  # of the time of usable steps, and of that of one: less is not worth a word
+FEWEST = 10  # steps: the mean of fewer is chance
 SOUND_STEPS = 8  # in a row, where other steps contradict themselves: fewer may be consistent at random
 MAX_CELLS = 2**24  # events or buckets × ranks: a window of so many fits 2 GB
 MAX_EVENTS = 100_000  # each costs a replay some 10 µs
@@ -73,24 +74,26 @@ def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
     rows = _longest(table["step"].to_numpy(), sound, breaks) if sound.any() else slice(0, 0)
     if strange is not None and rows.stop - rows.start < SOUND_STEPS:
         return NoWindow(reason=f"{strange}: moments of these ranks do not compare")
-    others = [] if slow or strange else list(_gap_of_others(table, sound, rows))
     rows = whole_periods(rows, table)
+    others = [] if slow or strange else list(_gap_of_others(table, sound, rows))
     odd = np.logical_or.reduce([table[name].to_numpy() for name in (*ODD, ROLLOUT)])
     gaps = [Gap(kind="steps left out", text=f"{why}: the window lies between them") for why in (slow, strange) if why]
     return ChosenSteps(steps=table["step"].to_numpy()[rows], odd=odd[rows], gaps=(*gaps, *others))
 
 
 def _gap_of_others(table: pl.DataFrame, sound: Bools, rows: slice) -> Iterator[Gap]:
-    """What usable steps took that are apart from those of the window, at ``rows``, where that is much."""
+    """That usable steps outside the window, which is at ``rows``, took another time, where they are many."""
     wall_ns, outside = table["wall"].to_numpy(), sound.copy()
     outside[rows] = False
-    others_ns = float(wall_ns[outside].sum())
-    if others_ns > OTHERS * float(wall_ns[sound].sum()):
-        steps = table["step"].to_numpy()[outside]
-        where = f"steps {steps[0]:,} to {steps[-1]:,}" if rows.start > 0 and rows.stop == len(wall_ns) else "others"
+    if outside.sum() < FEWEST or not wall_ns[outside].sum() > OTHERS * wall_ns[sound].sum():
+        return
+    each_ns, usual_ns = float(wall_ns[outside].mean()), float(wall_ns[rows].mean())
+    if abs(each_ns - usual_ns) > OTHERS * usual_ns:
+        steps, instead = table["step"].to_numpy()[outside], show_time(usual_ns / NS_PER_S)
         text = (
-            f"{counted(steps.size, 'more step')} ({where}, {show_time(others_ns / NS_PER_S)}) are not explained: "
-            "something outside all steps, or other buckets, part them from these"
+            f"{counted(steps.size, 'more step')}, from {steps[0]:,} to {steps[-1]:,}, took "
+            f"{show_time(each_ns / NS_PER_S)} each instead of {instead}, and are not explained: they make up no whole "
+            "epoch, or something outside all steps parts them from these"
         )
         yield Gap(kind="steps left out", text=text)
 
