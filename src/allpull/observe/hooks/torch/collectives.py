@@ -24,9 +24,6 @@ from ..safety import give_up, safely
 RENAMED = {"all_gather_into_tensor": "all_gather_single", "reduce_scatter_tensor": "reduce_scatter_single"}
 """Newer names of functions, which the older ones call; both are recorded under the older name."""
 
-WAITING = "horovod.torch.mpi_ops"
-"""The module in whose ``synchronize`` a program of Horovod waits."""
-
 POINT_TO_POINT = ("send", "recv", "isend", "irecv")
 PACKAGES = ("bagua", "byteps", "deepspeed", "hivemind", "horovod", "mpi4py", "ray.util.collective", "torch_xla")
 """Modules that may exchange gradients without ``torch.distributed``."""
@@ -118,7 +115,7 @@ class Collectives:
     def wait_imported(self, module: ModuleType) -> None:
         """Observe waits for collectives issued outside ``torch.distributed``, without identifying the collectives.
 
-        Called when module ``WAITING`` was imported.
+        Called when ``horovod.torch.mpi_ops`` was imported, in whose ``synchronize`` programs wait.
         """
         calls, wait = self._inference.deferred, module.synchronize
 
