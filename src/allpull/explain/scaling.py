@@ -177,7 +177,7 @@ def _busy(detail: RunDetail) -> list[str]:
         cpus = host.cpu.usable or host.cpu.logical
         if cpus is not None and host.load_1min is not None and host.load_1min > BUSY * cpus:
             load = f"load {host.load_1min:.1f}"
-            return [f"The machine was busy when the run began ({load}): other programs slowed these ranks down."]
+            return [f"The machine was busy when the run began ({load}): other programs may have slowed the ranks down."]
     return []
 
 

@@ -33,7 +33,7 @@ from allpull.schema.events import EpochMark
 from allpull.units import NS_PER_S, counted, show_time
 
 PARTS = ("training", "evaluation", "checkpoint", "start", "other")
-NO_EPOCHS = "no epoch times: neither a pass over a loader nor a mark of an epoch was recorded"
+NO_EPOCHS = "no epoch times: neither a pass over a loader with steps in it nor a mark of an epoch was recorded"
 
 Moments = NDArray[np.int64]
 
