@@ -31,7 +31,7 @@ from allpull.units import NS_PER_S, show_time
 FEW = 0.05  # of the rank-steps: a median may replace so many
 OF_HOST = ("paced", "issued", "fetched")
 SMALL_SHARE = 1e-3  # of a step: unmatched collectives below it are the cost of recording their ends
-UNIDENTIFIED = 0.25  # of the time in no phase: with so much of it in collectives it is not work
+UNIDENTIFIED = 0.5  # of the time in no phase: with most of it in collectives it is not work
 
 __all__ = ["NoWindow", "Record", "record_window"]
 
