@@ -63,7 +63,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     phases, host_s = _phases(records, recorded, events)
     work = lay_out_work(*in_segments(events, recorded, phases, host_s))
     del phases, host_s  # as large as the records of a long run
-    more_gaps += _gap_of_unidentified(aligned, records, work)
+    more_gaps += _gap_of_unidentified(aligned, steps, records, work)
     reductions = _with_own(reductions, recorded, events, work)
     paced_s, issued_s, fetched_s = (_seconds_or_none(records, f"{name}_ns", ranks) for name in OF_HOST)
     local = np.isin(steps.steps, aligned.local.to_numpy())
@@ -150,17 +150,17 @@ def _gap_of_unmatched(called: pl.DataFrame, uses: pl.DataFrame, recorded: Moment
         yield Gap(kind="blocked in other", text=text, seconds=each_s)
 
 
-def _gap_of_unidentified(aligned: AlignedRun, records: StepRecords, work: dict[str, Floats]) -> Iterator[Gap]:
+def _gap_of_unidentified(
+    aligned: AlignedRun, steps: ChosenSteps, records: StepRecords, work: dict[str, Floats]
+) -> Iterator[Gap]:
     """Of hosts, time in ``collective_ns`` beyond what calls blocked them.
 
     It is the waiting for collectives that are not observed, and the issuing of asynchronous ones.
     """
-    steps = records["step"]
-    inside = pl.col("step").is_between(steps.min(), steps.max())
-    called_ns = aligned.matched.calls.lazy().filter(inside).select(pl.col("blocked_ns").sum()).collect().item()
-    unknown_s = (int(records["collective_ns"].sum()) - int(called_ns)) / NS_PER_S
+    called = in_window(aligned.matched.calls, steps.steps)
+    unknown_s = (int(records["collective_ns"].sum()) - int(called["blocked_ns"].sum())) / NS_PER_S
     if "other" in work and not aligned.on_device and unknown_s > UNIDENTIFIED * float(work["other"].sum()):
-        each_s = unknown_s / len(steps)
+        each_s = unknown_s / (steps.steps.size * aligned.data.record.ranks)
         text = (
             f"'other' holds {show_time(each_s)} per step in collectives that are not identified, or that it took to "
             "issue asynchronous ones"

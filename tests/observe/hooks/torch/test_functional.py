@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
-from tests.observe.hooks.conftest import Watch, Watched, plain, torchrun
+from tests.observe.hooks.conftest import LOOP, Watch, Watched, plain, torchrun
 
 pytestmark = [pytest.mark.torch, pytest.mark.ranks, pytest.mark.slow]
 
@@ -24,23 +24,16 @@ dist.init_process_group("gloo")
 atexit.register(dist.destroy_process_group)  # else Gloo's threads may abort the process as it ends
 rank = dist.get_rank()
 torch.manual_seed(0)
-data = TensorDataset(torch.randn(40, 8), torch.randint(0, 3, (40,)))
+data = TensorDataset(torch.randn(20, 8), torch.randint(0, 3, (20,)))
 loader = DataLoader(data, batch_size=4)
 net = nn.Sequential(nn.Linear(8, 16), nn.Sequential(nn.ReLU(), nn.Linear(16, 8)), nn.Linear(8, 3))
 parallelize_module(net, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel(), "1.1": RowwiseParallel()})
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1, foreach=False)
 net[0].register_forward_hook(lambda *_: time.sleep(LATE_MS / 1000 if rank == 1 else 0))
-model = net
+model, losses = net, []
 """
 
-LOOP = """
-losses = []
-for x, y in loader:
-    optimizer.zero_grad()
-    loss = nn.functional.cross_entropy(model(x), y)
-    loss.backward()
-    optimizer.step()
-    losses.append(loss.item())
+SHOWN = """
 if rank == 0:
     print(losses)
 """
@@ -72,7 +65,9 @@ def test_a_late_rank_of_a_tensor_parallel_network_is_waited_for_in_its_collectiv
 
 
 def test_a_compiled_network_computes_the_same_as_without_observation(watched: Watch, tmp_path: Path) -> None:
-    source = TENSOR_PARALLEL.replace("LATE_MS", "0") + 'model = torch.compile(net, backend="aot_eager")\n' + LOOP
+    source = (
+        TENSOR_PARALLEL.replace("LATE_MS", "0") + 'model = torch.compile(net, backend="aot_eager")\n' + LOOP + SHOWN
+    )
     run = watched(source, start=torchrun(2))
     assert run.code == 0, run.err
     assert run.out == plain(source, tmp_path, start=torchrun(2))
