@@ -72,6 +72,7 @@ def test_a_late_rank_never_shows_as_forward_of_sharded_layers(watched: Watch) ->
             ("all_gather_into_tensor", "forward"),
             ("all_gather_into_tensor", "backward"),
             ("reduce_scatter_tensor", "backward"),
+            ("all_reduce", None),  # of the norm by which gradients are clipped
         }
     for step in run.steps(1)[2:5]:
         assert (step.collective_ns or 0) < 120e6, step
