@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from allpull.data.datasets.digits import read
 from allpull.train.models.resnet_cifar import resnet8
@@ -62,7 +62,7 @@ def main() -> None:
     delay_s = asked.delay_ms / 1000 if is_late else 0.0
     loads_late = asked.late_in == "loader"
     data = Digits(delay_s / asked.batch if loads_late else 0.0)
-    loader = DataLoader(data, batch_size=asked.batch, shuffle=True, drop_last=True)
+    loader = DataLoader(data, batch_size=asked.batch, sampler=DistributedSampler(data), drop_last=True)
     model = resnet8(1, 10, 16, "batch")
     wrapped = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

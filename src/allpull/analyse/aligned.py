@@ -19,6 +19,7 @@ from allpull.analyse.collectives.local_exchange import hook_names, locally_excha
 from allpull.analyse.collectives.matching import Matched, match
 from allpull.analyse.collectives.reductions import MOMENTS, every_reduction
 from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_windows
+from allpull.analyse.same_samples import SameSamples, same_samples
 from allpull.analyse.steps.device import (
     calls_on_device,
     device_bounds_s,
@@ -154,6 +155,11 @@ class AlignedRun:
         return no_exchange(self.data)
 
     @cached_property
+    def same_samples(self) -> SameSamples | None:
+        """The ranks that train on the same samples, if any do."""
+        return same_samples(self.data)
+
+    @cached_property
     def reduction_gaps(self) -> tuple[Gap, ...]:
         """What is not known of reductions of gradients before the last one of a step."""
         listed, keys = self.data.reductions, ["rank", "step"]
@@ -194,7 +200,7 @@ def _by_other_ways(gap: Gap, ways: Sequence[str]) -> Gap:
         return gap
     text = (
         f"ranks may exchange data by {' and '.join(ways)}, which is not recorded: wait and transfer are not measured, "
-        "and the phases that call it hold them; ranks that share samples, as in a pipeline, count them once each"
+        "and the phases that call it hold them"
     )
     return Gap(kind="arrivals", text=text)
 

@@ -22,6 +22,7 @@ from allpull.analyse.io import steady_rates
 from allpull.analyse.io.windows import with_windows
 from allpull.analyse.programs import precision
 from allpull.analyse.replicas import gaps_of_replicas, replicas
+from allpull.analyse.same_samples import gaps_of_same_samples
 from allpull.analyse.statistics import evenly
 from allpull.analyse.steps import throughput
 from allpull.analyse.steps.grid import arrange, walls
@@ -77,6 +78,7 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
                 *_gaps_of_reading(run, reading, compares=aligned.clock.compares),
                 *_gaps_of_accuracy(run),
                 *gaps_of_replicas(copies),
+                *gaps_of_same_samples(aligned.same_samples),
             ]
         ),
         clock_error_s=aligned.clock.bound_s,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,7 @@ from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.coverage import epochs
 from allpull.analyse.idle import accelerator_idle
 from allpull.analyse.replicas import gaps_of_replicas, replicas
+from allpull.analyse.same_samples import gaps_of_same_samples
 from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
@@ -29,7 +30,7 @@ from allpull.explain.evidence.start import start_of
 from allpull.explain.evidence.step_counts import reducing_steps
 from allpull.explain.evidence.transports import transports_of
 from allpull.explain.findings import Findings, advice, findings
-from allpull.explain.rules import no_exchange
+from allpull.explain.rules import no_exchange, same_samples
 from allpull.explain.rules.drift import two_levels
 from allpull.replay.blame import Blame, blame
 from allpull.replay.pop import against_reference, pop
@@ -38,8 +39,8 @@ from allpull.replay.window import WORK, Window
 from allpull.rundir.read.nccl_log import read_transports
 from allpull.rundir.read.run import RunData
 from allpull.schema.base import tag
-from allpull.schema.explained import INDICATIVE, Efficiency, ExplainedWindow, ExplainResult, PhaseTimes
-from allpull.schema.gap import texts
+from allpull.schema.explained import INDICATIVE, Efficiency, ExplainedWindow, ExplainResult, Finding, PhaseTimes
+from allpull.schema.gap import Gap, texts
 from allpull.schema.pop import PopEfficiencies
 from allpull.units import percent, show_time
 
@@ -82,6 +83,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         first=first_batches(aligned, window),
         other_runs=[one for data, other in compared if (one := other_run(data, other)) is not None],
         no_exchange=aligned.no_exchange,
+        same_samples=aligned.same_samples,
         has_epochs=epochs(run) > 0,
         has_short_passes=epochs(run) > SHORT_PASSES * run.steps["step"].n_unique(),
         keeps_workers=keeps_workers(run),
@@ -118,7 +120,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
             *([] if facts.is_too_short else [*_without_a_reason(grown, answers), *lone]),
             *answers.notes,
             *_not_compared(references, compared),
-            *texts([*window.gaps, *aligned.buckets.gaps, *gaps_of_replicas(replicas(run.events)), *run.gaps]),
+            *texts([*window.gaps, *aligned.buckets.gaps, *_of_training(aligned), *run.gaps]),
         ),
     )
     return Explanation(result=result, window=window, blame=charged)
@@ -147,13 +149,29 @@ def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
         clock_error_s=aligned.clock.bound_s,
         idle=accelerator_idle(aligned),
         phases=PhaseTimes(mean=dict.fromkeys(NAMES), per_rank=dict.fromkeys(NAMES)),
-        findings=[] if unrelated is None else [advice(no_exchange.candidate(unrelated))],
+        findings=_wasted(aligned),
         healthy=None,
         notes=_begun(
             f"{'nothing' if unrelated is None else 'nothing else'} can be explained: {reason}",
-            *texts([*gaps_of_replicas(replicas(run.events)), *run.gaps]),
+            *texts([*_of_training(aligned), *run.gaps]),
         ),
     )
+
+
+def _wasted(aligned: AlignedRun) -> list[Finding]:
+    """The findings about what is trained, which need no window."""
+    unrelated, same = aligned.no_exchange, aligned.same_samples
+    return [
+        *([] if unrelated is None else [advice(no_exchange.candidate(unrelated))]),
+        *([advice(same_samples.candidate(same))] if same is not None and same.averaged else []),
+    ]
+
+
+def _of_training(aligned: AlignedRun) -> Iterator[Gap]:
+    """What is known of the copies of the model and of the samples that they train on, beside findings."""
+    yield from gaps_of_replicas(replicas(aligned.data.events))
+    if aligned.same_samples is not None and not aligned.same_samples.averaged:
+        yield from gaps_of_same_samples(aligned.same_samples)
 
 
 def _begun(*notes: str) -> list[str]:
@@ -205,6 +223,7 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings, *, 
     floor_s = facts.floor_s
     is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
     is_blind |= facts.no_exchange is not None  # unrelated trainings are not one healthy training
+    is_blind |= facts.same_samples is not None and facts.same_samples.averaged  # all but one do what one does
     is_blind |= facts.has_uneven_steps  # what the others wait meanwhile is in no step
     is_blind |= any(gap.kind == "earlier reductions" for gap in facts.window.gaps)
     grew = efficiency is not None and efficiency.computational is not None and efficiency.computational.value < SCALES

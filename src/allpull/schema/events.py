@@ -199,6 +199,17 @@ class InputShapes(Record):
     t_ns: int
 
 
+class FirstBatches(Record):
+    """Digests of the first batches that this rank trained on; equal on ranks that train on the same samples.
+
+    Of each tensor in the memory of the host, at most 4096 elements at equal distances count.
+    """
+
+    kind: Literal["first_batches"]
+    digests: str = Field(max_length=1000, pattern="^([0-9a-f]{8})*$", description="eight digits per batch")
+    t_ns: int
+
+
 class ReplicaTensors(Record):
     """The tensors that ``replica`` events from here on digest, in their order; written again where they change."""
 
@@ -385,6 +396,7 @@ Event = Annotated[
     | NcclLog
     | Locality
     | InputShapes
+    | FirstBatches
     | ReplicaTensors
     | Replica
     | TraceWindow

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
-torch.manual_seed(0)
+torch.manual_seed(dist.get_rank())
 ddp = DistributedDataParallel(nn.Sequential(*(nn.Linear(512, 512) for _ in range(4))))
 optimizer = ZeroRedundancyOptimizer(ddp.parameters(), optimizer_class=torch.optim.Adam, lr=0.001)
 for step in range(52):

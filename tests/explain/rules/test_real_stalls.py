@@ -26,7 +26,7 @@ class Node:
 
 STALLED = (14, 22, 30, 38, 46, 54)
 dist.init_process_group("gloo")
-torch.manual_seed(0)
+torch.manual_seed(dist.get_rank())
 network = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
 {prepare}
 ddp = DistributedDataParallel(network)

@@ -26,6 +26,7 @@ from tests.explain.rules.test_uneven_batches import USUAL, padded
 from tests.replay.windows import late, only
 
 from allpull.analyse.collectives.exchange import NoExchange
+from allpull.analyse.same_samples import SameSamples
 from allpull.cli import app
 from allpull.config.load import load_spec
 from allpull.explain.candidate import Candidate
@@ -84,7 +85,7 @@ MORE = (
         machine=crowded(replace(EIGHT, cpus=dict.fromkeys(EIGHT.host_names, 8.0)), (1,), 0.3),
     ),
 )
-NOT_OF_TRAINER = {"accumulate-without-no-sync", "find-unused-parameters", "no-exchange", "uneven-steps"}
+NOT_OF_TRAINER = {"accumulate-without-no-sync", "find-unused-parameters", "no-exchange", "same-samples", "uneven-steps"}
 """Faults that our trainer cannot have: it accumulates in ``no_sync()``, wraps its networks itself, and shares out its
 samples evenly.
 """
@@ -131,6 +132,8 @@ def _of_programs() -> Iterator[tuple[str, Facts]]:
     yield "find-unused-parameters", facts(job(8), networks=[DdpSettings(unused_bytes=0, checked_passes=11)])
     yield "uneven-batches", facts(padded(per_element_s=0.040 / USUAL), EIGHT)
     yield "uneven-steps", facts(job(8), EIGHT, reducing_steps=np.array([40] * 7 + [60]))
+    same = SameSamples(groups=(tuple(range(8)),), batches=4, ranks=8, averaged=True)
+    yield "same-samples", facts(job(8), EIGHT, same_samples=same)
     yield "no-exchange", facts(job(8), EIGHT, no_exchange=NoExchange(ranks=8, passes=40, steps=40))
     everywhere = only(8, STEPS, seconds=0.02, every=8, first=3)
     one_longer = everywhere + only(8, STEPS, seconds=0.05, rank=5, every=8, first=3)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.exchange import NoExchange
+from allpull.analyse.same_samples import SameSamples
 from allpull.analyse.statistics import MIN_POINTS, ratio_interval
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.explain.candidate import MIN_SHARE
@@ -55,17 +56,17 @@ class OtherRun:
 class Facts:
     """Everything that rules know about one run.
 
-    ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
-    None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its ranks are
-    unrelated trainings. ``has_epochs``: batches come from passes over a loader, as far as is known.
-    ``has_short_passes``: most of these have one batch. ``keeps_workers``: workers of loaders live on from one of these
-    to the next. ``stalls``: what held up whole ranks. ``files``: what they read and wrote; None: not known.
-    ``networks``: those in DDP; ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers.
-    ``transports``: of NCCL, by its log. ``start``: how the run was started, which decides how a remedy is worded.
-    ``loading``: loaders that are, or may be, at their limit; ``window`` has their deliveries where they are.
-    ``reducing_steps`` (ranks,): how many steps each rank made from its first reduction of gradients to its last; None:
-    not known. ``simulation_error``: by which fraction of the measured time a replay with transfers of other steps
-    misses it.
+    ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame``
+    is None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its
+    ranks are unrelated trainings. ``same_samples``: some train on the same. ``has_epochs``: batches come from
+    passes over a loader, as far as is known. ``has_short_passes``: most of these have one batch. ``keeps_workers``:
+    workers of loaders live on from one of these to the next. ``stalls``: what held up whole ranks. ``files``: what
+    they read and wrote; None: not known. ``networks``: those in DDP; ``broadcasts_only_buffers``: all broadcasts in
+    forward are of their buffers. ``transports``: of NCCL, by its log. ``start``: how the run was started, which
+    decides how a remedy is worded. ``loading``: loaders that are, or may be, at their limit; ``window`` has their
+    deliveries where they are. ``reducing_steps`` (ranks,): how many steps each rank made from its first reduction
+    of gradients to its last; None: not known. ``simulation_error``: by which fraction of the measured time a replay
+    with transfers of other steps misses it.
     """
 
     window: Window
@@ -77,6 +78,7 @@ class Facts:
     blame: Blame | None
     other_runs: tuple[OtherRun, ...] = ()
     no_exchange: NoExchange | None = None
+    same_samples: SameSamples | None = None
     has_epochs: bool = True
     has_short_passes: bool = False
     keeps_workers: bool = False
@@ -171,6 +173,7 @@ def gather(
     first: Bools | None = None,
     other_runs: Sequence[OtherRun] = (),
     no_exchange: NoExchange | None = None,
+    same_samples: SameSamples | None = None,
     has_epochs: bool = True,
     has_short_passes: bool = False,
     keeps_workers: bool = False,
@@ -200,6 +203,7 @@ def gather(
         blame=blame,
         other_runs=tuple(other_runs),
         no_exchange=no_exchange,
+        same_samples=same_samples,
         has_epochs=has_epochs,
         has_short_passes=has_short_passes,
         keeps_workers=keeps_workers,

@@ -13,6 +13,7 @@ RULES = Table(
     group="allpull.rules",
     builtin={
         "no-exchange": "allpull.explain.rules.no_exchange:find",
+        "same-samples": "allpull.explain.rules.same_samples:find",
         "slow-rank": "allpull.explain.rules.slow_rank:find",
         "uneven-hosts": "allpull.explain.rules.uneven_hosts:find",
         "uneven-shards": "allpull.explain.rules.uneven_shards:find",

@@ -6,9 +6,10 @@ import atexit
 import signal
 import threading
 from types import ModuleType
-from typing import TYPE_CHECKING, Callable, Optional
+from typing import TYPE_CHECKING, Callable, Optional, Protocol
 
 from .imports import AfterImport
+from .inference.first_batches import FirstBatches
 from .inference.marks_listener import listen
 from .inference.step_inference import StepInference
 from .session import BOUNDARY, Session
@@ -30,6 +31,12 @@ from .torch.saving import SAVERS, watch_saving
 
 if TYPE_CHECKING:
     from .device.timing import Device
+
+    class _Part(Protocol):
+        def at_step(self, step: int) -> None: ...
+
+    class _LastingPart(_Part, Protocol):
+        def finish(self) -> None: ...
 
 
 class Program:
@@ -65,6 +72,7 @@ class Program:
         self._install("buckets", lambda: self._at_boundary(Buckets(inference, networks.parallel)))
         self._install("DDP settings", lambda: self._settings(inference, networks))
         self._install("input shapes", lambda: self._add(InputShapes(inference, networks)))
+        self._install("first batches", lambda: self._add(FirstBatches(inference)))
         every = checked_every(self.session.job)
         if every:
             self._install("replicas", lambda: self._add(Replicas(inference, networks, every)))
@@ -82,7 +90,7 @@ class Program:
         for name in SAVERS:
             self._after_import.when(name, saving)
 
-    def _at_boundary(self, part: "Windows | Buckets | Settings | InputShapes | Replicas | Device") -> None:
+    def _at_boundary(self, part: "_Part") -> None:
         self.inference.boundary.add(part.at_step)
 
     def _device(self) -> "Optional[Device]":
@@ -99,7 +107,7 @@ class Program:
         self._install("device", lambda: self._at_boundary(device))
         return device
 
-    def _add(self, part: "Settings | InputShapes | Replicas") -> None:
+    def _add(self, part: "_LastingPart") -> None:
         self._at_boundary(part)
         self.session.at_close.append(part.finish)
 

@@ -26,6 +26,7 @@ from allpull.schema.events import (
     EpochMark,
     Event,
     EventsHeader,
+    FirstBatches,
     InputShapes,
     LoaderWork,
     Locality,
@@ -80,6 +81,7 @@ class EventLog:
     nccl: tuple[NcclLog, ...] = ()
     localities: tuple[Locality, ...] = ()
     input_shapes: tuple[InputShapes, ...] = ()
+    first_batches: tuple[FirstBatches, ...] = ()
     replica_tensors: tuple[ReplicaTensors, ...] = ()
     replicas: tuple[Replica, ...] = ()
 
@@ -139,6 +141,7 @@ def read_events(root: Path, rank: int, *, skip_damaged: bool) -> EventLog | None
         nccl=_of(NcclLog, events),
         localities=_of(Locality, events),
         input_shapes=_of(InputShapes, events),
+        first_batches=_of(FirstBatches, events),
         replica_tensors=_of(ReplicaTensors, events),
         replicas=_of(Replica, events),
     )

@@ -29,10 +29,16 @@ class Batches:
     of other loaders in between. A pass is an epoch if the program trains on one of its batches. ``given`` is the
     content of a forward pass, for programs without a loader. ``held`` are backward passes after an optimizer stepped,
     of which is not known yet whether they are for another optimizer of its step, on the same batch.
+
+    While they are ``digested``, ``learned_from`` gets the digest of each batch that the program trains on; None: it has
+    none.
     """
 
     def __init__(self) -> None:
         self.given = NOTHING
+        self.given_digest: Optional[str] = None
+        self.digested = False
+        self.learned_from: List[Optional[str]] = []
         self.held = 0
         self._passes: Dict[int, Pass] = {}
         self.turned_to: Optional[int] = None
@@ -101,6 +107,9 @@ class Batches:
         """The program trains on its next batch: its content is of the step of ``recorder``."""
         given, self.given = self.given, NOTHING
         now = self.now
+        if self.digested:
+            self.learned_from.append(now.digests.popleft() if now.digests else self.given_digest)
+            self.given_digest = None
         samples, elements = now.waiting.popleft() if now.waiting else given
         now.ahead = len(now.waiting)
         if now.left:
@@ -116,15 +125,16 @@ class Pass:
     """One pass over a loader: contents of its pending batches, and whether the program trained on one.
 
     Where the loader has begun another pass with the same iterator, ``left`` of them are still of this one. ``ahead`` of
-    them were pending when the program trained last.
+    them were pending when the program trained last. ``digests`` are those of the oldest.
     """
 
-    __slots__ = ("ahead", "learned", "left", "waiting")
+    __slots__ = ("ahead", "digests", "learned", "left", "waiting")
 
     def __init__(self) -> None:
         self.learned = False
         self.ahead = self.left = 0
         self.waiting: Deque[Content] = deque(maxlen=MOST_WAITING)
+        self.digests: Deque[Optional[str]] = deque(maxlen=MOST_WAITING)
 
 
 class Contents:
