@@ -20,9 +20,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 
 from allpull.explain.candidate import MIN_SHARE, Candidate, seconds
+from allpull.explain.evidence.cpu_waiting import COMPUTING
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.hiding import hiding
 from allpull.explain.manual import section
@@ -31,6 +33,7 @@ from allpull.explain.pricing.price import Price, bounded, price, without_all
 from allpull.explain.rules import RULES, names
 from allpull.explain.rules.hidden_losses import Loss
 from allpull.replay.engine import replay
+from allpull.replay.whatif.balanced import like_median
 from allpull.schema.explained import Finding
 from allpull.schema.gap import named_ranks
 from allpull.units import counted, percent, show_time
@@ -157,15 +160,18 @@ def _make_up(one: Candidate, other: Candidate, facts: Facts) -> bool:
 
 def _unknown_causes(facts: Facts) -> list[_Doubt]:
     """Ranks that are late enough to be mentioned, and may be so because they wait for a CPU."""
-    return [
-        _Doubt(
-            note=f"{facts.on(one.rank)} is late by {show_time(one.size.value)} per step; the data cannot tell whether "
-            "it waits for a CPU or computes longer",
-            may_cost=True,
-        )
-        for one in facts.late.unsure
-        if one.size.value >= max(MIN_SHARE * facts.step_s, facts.window.bound_s)
-    ]
+    doubts = []
+    for one in facts.late.unsure:
+        if one.size.value >= max(MIN_SHARE * facts.step_s, facts.window.bound_s):
+            gone = partial(like_median, ranks=(one.rank,), phases=COMPUTING, unlike=facts.late.computing | {one.rank})
+            loss_s = max(0.0, price(facts, gone, facts.window).loss_s)
+            note = (
+                f"{facts.on(one.rank)} is late by {show_time(one.size.value)} per step, which costs at most "
+                f"{show_time(loss_s)}, {percent(loss_s / facts.step_s, 1)}; the data cannot tell whether it waits for "
+                "a CPU, computes longer or sleeps"
+            )
+            doubts.append(_Doubt(note=note, may_cost=True))
+    return doubts
 
 
 def _candidates(facts: Facts) -> tuple[list[Candidate], list[Candidate]]:

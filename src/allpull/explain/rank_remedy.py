@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.remedy import Action, sentence, shell
 from allpull.explain.remedy_text import clocks, leave_out, quoted
 
 BETWEEN = "other"
+Does = Literal["compute", "sleep", "take"]
+"""What a rank does longer than the others; ``take``: which of both is not known."""
 OF_RANK_0 = ("optimizer", "host", BETWEEN)
 """Phases in which programs do what only rank 0 does."""
 
 
-def of_one(rank: int, facts: Facts, where: str, *, slept_s: float | None) -> Action:
-    """Against one slow rank, most of whose lateness is in phase ``where``; ``slept_s``: where it sleeps, how long."""
+def of_one(rank: int, facts: Facts, where: str, *, does: Does) -> Action:
+    """Against one slow rank, which ``does`` something longer than the others, mostly in phase ``where``."""
     first_of_host = rank == facts.machine.ranks_of(facts.machine.hosts[rank])[0]
     rank_0_too = any(one.rank == 0 for one in facts.late.slow)
     if where in OF_RANK_0 and (rank == 0 or (first_of_host and rank_0_too)):
@@ -21,7 +25,7 @@ def of_one(rank: int, facts: Facts, where: str, *, slept_s: float | None) -> Act
             "local_rank == 0`: logging, progress bars, metrics, saving; do it less often, or in a thread. It goes with "
             "the rank to any host"
         )
-    if slept_s is not None:
+    if does == "sleep":
         return sentence(
             "see what the rank waits for: ",
             shell("py-spy dump --pid PID"),
@@ -35,8 +39,10 @@ def of_one(rank: int, facts: Facts, where: str, *, slept_s: float | None) -> Act
             *(shell("py-spy dump --pid PID"), ", several times, names the line; then top for other programs, "),
             *at_host,
         )
+    first = () if does == "compute" else (shell("py-spy dump --pid PID"), ", several times, names the line; then ")
     return sentence(
         f"check what differs on {quoted([host]) if host else 'its host'}: ",
+        *first,
         *(clocks(facts.machine, host), " for clocks and heat, top for other programs, "),
         *at_host,
     )

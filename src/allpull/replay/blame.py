@@ -141,11 +141,17 @@ def _charges(window: Window, times: EventTimes, delay_s: Floats, transfer_s: Flo
     caused_s = np.zeros((window.ranks, window.ranks))
     waits_s = delay_s[late.event]
     for row in reversed([row for row, parts in enumerate(passed) if parts]):
+        given_s = np.zeros(window.ranks)
         for other, seconds in passed[row].items():
-            waits_s[other] += waits_s[row] * (seconds / total_s[row])
-        waits_s[row] *= 1 - passed_s[row] / total_s[row]
+            part_s = waits_s[row] * (seconds / total_s[row])
+            part_s[late.culprit[other]] = 0.0  # nobody waits for itself, also not by way of another rank
+            waits_s[other] += part_s
+            given_s += part_s
+        waits_s[row] -= given_s
     np.add.at(caused_s, late.culprit, waits_s)
     own_s = np.maximum(total_s - passed_s, 0)
+    kept = (own_s <= 0) & waits_s.any(axis=1)  # for no reason of its own
+    own_s[kept] = unknown_s[kept] = 1.0
     amount_s = np.divide(waits_s.sum(axis=1), own_s, out=np.zeros_like(own_s), where=own_s > 0)
 
     def charged(seconds: Floats) -> Floats:

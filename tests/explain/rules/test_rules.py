@@ -612,3 +612,40 @@ def test_a_rank_that_sleeps_is_not_said_to_compute() -> None:
     busy = replace(machine, cpu_s=np.where(np.arange(8) == 3, 0.102, 0.062) / step_s)
     (finding,) = found(asleep, busy).findings
     assert "computes" in finding.title
+
+
+def test_what_a_rank_does_longer_is_not_said_where_its_cpu_time_shows_neither() -> None:
+    """Rank 3 is 40 ms late, and ran for 20 ms of it; or nothing is known of when it ran."""
+    made = job(8, forward=late(8, STEPS, rank=3, by_s=0.04))
+    seen = replace(made, queued_s=np.zeros((STEPS, 8)))
+    ran_s = np.where(np.arange(8) == 3, 0.122, 0.102)  # all in a step of another thread, so that no sleep is certain
+    machine = replace(EIGHT, cpus=dict.fromkeys(EIGHT.host_names, 4.0))
+    for cpu_s in (ran_s / (made.measured_s / STEPS), None):
+        (finding,) = found(seen, replace(machine, cpu_s=cpu_s)).findings
+        assert "takes 40 ms per step longer" in finding.title
+        assert finding.remedy.index("py-spy dump") < finding.remedy.index("clocks and heat")
+
+
+def test_sleep_in_an_optimizer_is_no_work_that_others_could_share() -> None:
+    sent = Call(use="broadcast in optimizer", at="end", root=0)
+    slept = only(4, STEPS, seconds=0.02, rank=0)
+    made = window(4, STEPS, forward=0.02, backward=0.04, optimizer=slept, calls=[sent])
+    asleep = replace(made, queued_s=np.zeros((STEPS, 4)))
+    machine = Machine(hosts=hosts_of(4), cpu_s=np.full(4, 0.06 / (made.measured_s / STEPS)))
+    (finding,) = found(asleep, machine).findings
+    assert (finding.rule, finding.ranks) == ("slow-rank", [0])
+    assert finding.loss_s_per_step == pytest.approx(0.020, rel=0.01)
+    assert finding.gain is not None
+    assert not finding.gain.is_at_most
+    assert "ZeroRedundancyOptimizer" not in finding.remedy
+
+
+def test_ranks_that_are_late_in_turn_and_arrive_together_rotate_no_loss() -> None:
+    """They average once in eight steps: in between each is 30 ms late in every other step, and nobody waits for it."""
+    in_turn = np.where(np.arange(STEPS)[:, None] % 2 == np.arange(2), 0.03, 0.0)
+    averaged = [Call(use="all_reduce", at="end", steps=range(7, STEPS, 8))]
+    rare = window(2, STEPS, reduces=False, forward=0.05 + in_turn, backward=0.04, calls=averaged)
+    assert "rotating-imbalance" not in {one.rule for one in found(rare, Machine(hosts=hosts_of(2))).findings}
+    each = [Call(use="all_reduce", at="end")]
+    often = window(2, STEPS, reduces=False, forward=0.05 + in_turn, backward=0.04, calls=each)
+    assert "rotating-imbalance" in {one.rule for one in found(often, Machine(hosts=hosts_of(2))).findings}

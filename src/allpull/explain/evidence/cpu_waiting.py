@@ -69,12 +69,19 @@ def slept_s(window: Window, machine: Machine) -> Floats | None:
     It waited for something else: a timer, a lock, a file. All CPU time of its process counts as time that its training
     thread ran. None: not known, or computation is not done by that thread.
     """
-    held_s = held_up(window, machine)
-    if held_s is None or machine.cpu_s is None:
+    held_s, ran_s = held_up(window, machine), ran_per_step_s(window, machine)
+    if held_s is None or ran_s is None:
         return None
-    ran_s = machine.cpu_s * window.measured_s / max(1, window.steps.size)
     slept: Floats = np.maximum((_computing(window) - held_s).mean(axis=0) - ran_s, 0.0)
     return slept
+
+
+def ran_per_step_s(window: Window, machine: Machine) -> Floats | None:
+    """The CPU time of each rank, all threads together, s per step, (ranks,); None: not known."""
+    if machine.cpu_s is None:
+        return None
+    ran: Floats = machine.cpu_s * window.measured_s / max(1, window.steps.size)
+    return ran
 
 
 def _computing(window: Window) -> Floats:

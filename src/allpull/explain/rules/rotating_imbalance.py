@@ -75,6 +75,7 @@ ROTATES = 0.03  # of a step, in the median step: below it, jitter of any machine
 PAUSE = 0.25  # of a step: longer than any jitter
 CLEAR, PAUSE_SDS = 2.0, 8.0  # times the least share, and standard deviations: a shorter pause that is no jitter either
 MIN_RANKS = 2
+WAITED = 0.4  # of what others would wait if they met the last rank in each step: less is lateness that mostly evens out
 MOSTLY = 0.75  # of the pauses: a rank that has more is named, though chance may have chosen it
 NOW_AND_THEN = sentence(
     "look for what the program does on these ranks once in so many steps (logging, plots, saving, metrics): do it less "
@@ -102,6 +103,8 @@ def find(facts: Facts) -> list[Candidate]:
     deviations = _deviations(own_s)[ordinary][:, equal]
     usual = jitter(deviations)
     behind = deviations.max(axis=1) - np.median(deviations, axis=1)
+    if not _is_waited_for(facts, behind, ordinary):
+        return []
     by_chance_s = max(0.0, usual.last_s(len(equal)) - usual.last_s(LEAST_RANKS))
     last_rank = np.array(equal)[deviations.argmax(axis=1)]
     least_s = (OF_CPUS if facts.on_cpus else ROTATES) * facts.step_s
@@ -135,6 +138,17 @@ def find(facts: Facts) -> list[Candidate]:
             rare=_rows(ordinary, pauses) | window.odd if few or regular else None,
         )
     ]
+
+
+def _is_waited_for(facts: Facts, behind_s: Floats, ordinary: Bools) -> bool:
+    """Whether others wait for most of what the last rank of ``ordinary`` steps is ``behind_s``, (steps,).
+
+    Ranks that meet in few steps only may each be late in turn in between, and arrive together.
+    """
+    if facts.blame is None:
+        return True
+    others = (facts.window.ranks - 1) / facts.window.ranks
+    return float(facts.blame.delay_s[ordinary].mean()) >= WAITED * others * float(behind_s.mean())
 
 
 def _rows(ordinary: Bools, chosen: Bools) -> Bools:

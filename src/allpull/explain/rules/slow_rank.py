@@ -57,13 +57,21 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal, as_recorded, count, seconds, share
-from allpull.explain.evidence.cpu_waiting import COMPUTING, is_work, per_step, shortened, slept_s
+from allpull.explain.evidence.cpu_waiting import (
+    COMPUTING,
+    is_known_per_step,
+    is_work,
+    per_step,
+    ran_per_step_s,
+    shortened,
+    slept_s,
+)
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.lateness import BY_SAMPLE, sample_shares
 from allpull.explain.evidence.meetings import before_meetings
 from allpull.explain.evidence.outliers import Outlier, by_phase
-from allpull.explain.rank_remedy import BETWEEN, of_many, of_one
+from allpull.explain.rank_remedy import BETWEEN, Does, of_many, of_one
 from allpull.explain.remedy import joined, program, sentence
 from allpull.explain.remedy_text import WHERE
 from allpull.explain.rules.common_stall import CAUSES, against
@@ -77,6 +85,9 @@ from allpull.units import counted
 
 SLEPT = "of that, time in which its process neither ran nor waited for a CPU, at least"
 MOSTLY = 0.5  # of the lateness: a rank that slept for that long does not compute longer
+RAN = (
+    0.75  # of the lateness: a rank that ran for so much longer computes longer; one that slept wakes up to cold caches
+)
 BEFORE_ITS_OWN = " before one of their collectives"
 LARGER = 1.05  # times the elements of the others' samples: less than that, they vary by chance
 SIZES = "sizes of batches"
@@ -204,7 +215,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     ranks = list(group.ranks)
     is_one = len(ranks) == 1
     slept = _slept_s(group, facts)
-    verb = "compute" if slept is None else "sleep"
+    verb = _verb(group, facts, slept)
     compute = f"{facts.on(ranks[0])} {verb}s" if is_one else f"{named(ranks, facts.machine)} {verb}"
     one = group.members[0]
     often = _often(one, facts)
@@ -213,6 +224,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     which = f"rank {ranks[0]}" if is_one else "the latest of them"
     each = _within(group.size.value, {name: float(seconds_[ranks].mean()) for name, seconds_ in excess.items()})
     hands_on = any(calls <= {*facts.window.uses} for calls in HANDED_ON.get(where, ()))
+    hands_on &= slept is None or where == BETWEEN  # sleep is no work that others could do a part of
     larger = _size_of_samples(ranks, facts) if where in BY_SAMPLE else 1.0
     exchanges = where in PASSES and not set(EXCHANGES).isdisjoint(facts.window.uses)
     without = _without(group, facts)
@@ -220,7 +232,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
     bounds: tuple[Removal, Removal] | None = (shared, without) if larger >= LARGER else None
     if exchanges:  # ranks that arrive together may exchange more slowly: even that is not certain
         bounds = (as_recorded, without)
-    remedy = of_one(ranks[0], facts, where, slept_s=slept) if is_one else of_many(ranks, facts)
+    remedy = of_one(ranks[0], facts, where, does=verb) if is_one else of_many(ranks, facts)
     if hands_on:
         remedy = joined("; if not, ", SHARE_OUT[where], remedy) if where == BETWEEN else SHARE_OUT[where]
     if larger >= LARGER:
@@ -316,6 +328,20 @@ def _slept_s(group: Group, facts: Facts) -> float | None:
     usual_s = float(np.median(slept[others])) if others.size else 0.0
     more_s = float(slept[list(group.ranks)].min()) - usual_s
     return more_s if more_s >= MOSTLY * group.size.value else None
+
+
+def _verb(group: Group, facts: Facts, slept: float | None) -> Does:
+    """What the ranks of ``group`` do longer, as far as the CPU time of their processes shows it."""
+    if slept is not None:
+        return "sleep"
+    if not is_known_per_step(facts.window, facts.machine) or len(group.ranks) == facts.window.ranks:
+        return "compute"
+    ran_s = ran_per_step_s(facts.window, facts.machine)
+    if ran_s is None:
+        return "take"
+    others = np.setdiff1d(np.arange(facts.window.ranks), group.ranks)
+    more_s = float(ran_s[list(group.ranks)].min() - np.median(ran_s[others]))
+    return "compute" if more_s >= RAN * group.size.value else "take"
 
 
 def waiting_evidence(ranks: list[int], facts: Facts) -> tuple[Evidence, ...]:
