@@ -10,6 +10,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, environment, joined, program, sentence, shell, starter, within
@@ -29,6 +32,7 @@ BIND_ITSELF = (
     '::int(os.environ["LOCAL_WORLD_SIZE"])])'
 )
 """The cores of a host dealt out to its ranks; torch's launchers set both variables."""
+NAMED = 5  # steps by number
 TOPOLOGY = shell("nvidia-smi topo -m")
 MEASURE_IT = sentence("; measure it: ", shell("allpull compare BEFORE --with AFTER"))
 
@@ -161,8 +165,22 @@ def _of_slurm(start: Start, option: str, value: object, line: str) -> Action:
     return starter(line) if start.on_slurm else Action()
 
 
-def workers(start: Start, machine: Machine, number: int | None = None, now: int | None = None) -> Action:
-    """How to read with ``number`` workers in each rank; None: as many as it has CPUs, and more than it has ``now``."""
+def numbered(steps: NDArray[np.int64]) -> str:
+    """The first ``NAMED`` of ``steps``, by number.
+
+    >>> numbered(np.arange(12, 4000, 1000)), numbered(np.arange(6))
+    ('12, 1,012, 2,012, 3,012', '0, 1, 2, 3, 4 and more')
+    """
+    return ", ".join(f"{step:,}" for step in steps[:NAMED]) + (" and more" if steps.size > NAMED else "")
+
+
+def workers(
+    start: Start, machine: Machine, number: int | None = None, now: int | None = None, *, ahead: int = 4
+) -> Action:
+    """How to read with ``number`` workers in each rank; None: as many as it has CPUs, and more than it has ``now``.
+
+    Each makes ``ahead`` batches in advance.
+    """
     number = max(_cpus_per_rank(machine), (now or 0) + 1) if number is None else number
     if start.starter == "train":
         if start.folder:
@@ -172,7 +190,7 @@ def workers(start: Start, machine: Machine, number: int | None = None, now: int 
             return sentence("a pack is read faster: allpull pack, then ", pack)
         return option_or(start, "data.threads", number)
     pinned = ", pin_memory=True" if machine.accelerators else ""
-    return program(f"DataLoader(num_workers={number}, prefetch_factor=4, persistent_workers=True{pinned})")
+    return program(f"DataLoader(num_workers={number}, prefetch_factor={ahead}, persistent_workers=True{pinned})")
 
 
 def fast_interface(start: Start) -> Action:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -649,3 +650,22 @@ def test_ranks_that_are_late_in_turn_and_arrive_together_rotate_no_loss() -> Non
     each = [Call(use="all_reduce", at="end")]
     often = window(2, STEPS, reduces=False, forward=0.05 + in_turn, backward=0.04, calls=each)
     assert "rotating-imbalance" in {one.rule for one in found(often, Machine(hosts=hosts_of(2))).findings}
+
+
+def test_a_few_batches_that_take_long_are_told_by_their_steps() -> None:
+    """Every twentieth batch takes 0.4 s, on both ranks, with no worker: seven ordinary steps long."""
+    long = np.where(np.arange(STEPS) % 20 == 12, 0.4, 0.001)[:, None]
+    here = Machine(hosts=("h", "h"), cpus={"h": 8.0}, started=1)
+    (finding,) = (one for one in found(job(2, input=long), here).findings if one.rule == "input-bound")
+    first = str(job(2).steps[12])
+    assert f"the batches of steps {first}, " in finding.remedy
+    (ahead,) = re.findall(r"prefetch_factor=(\d+)", finding.remedy)
+    assert int(ahead) >= 0.4 / job(2).wall_s.mean()
+    assert finding.gain is not None
+    assert finding.gain.is_at_most
+    (finding,) = (one for one in found(job(2, input=0.03), here).findings if one.rule == "input-bound")
+    assert "the batches of steps" not in finding.remedy
+    (finding,) = (
+        one for one in found(job(2, input=long), replace(here, started=5)).findings if one.rule == "input-bound"
+    )
+    assert "the batches of steps" not in finding.remedy

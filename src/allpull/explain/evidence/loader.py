@@ -26,6 +26,7 @@ NEARLY = 0.5  # of a step: loaders that are twice as fast limit nothing, whateve
 MOST_WORKERS = 16  # per rank: more are seldom faster
 TIMED = "workers of the loaders, timed by themselves"
 MADE = "time that the workers of a rank, all together, take for the batches of a step, longest of all ranks"
+RARE, NEARLY_ALL = 0.1, 0.75  # of the steps, and of the wait: so much of it in so few is long waits, and no slow loader
 SLACK = 1.25  # times the workers that suffice if all batches take the same time
 
 
@@ -43,6 +44,21 @@ def common_input(facts: Facts) -> Interval | None:
         return None
     rank = int((input_s[usual].mean(axis=0) == _shared_s(input_s[usual])).argmax())
     return mean_interval(input_s[usual, rank])
+
+
+def long_waits(facts: Facts) -> Bools | None:
+    """The few steps in which all ranks wait for long, where nearly all of their wait is in these, (steps,); or None.
+
+    Workers that are too slow, all alike, are waited for in a few steps, too: long for the first of them, not for the
+    others. So this is told of loaders without workers only.
+    """
+    if waited_in_turn(facts) or facts.workers or (facts.machine.started or 1) > 1:
+        return None
+    usual = ~(facts.first | facts.window.odd)
+    waited_s = lower_median(facts.window.per_step("input"))
+    long = usual & (waited_s >= float(np.median(facts.window.wall_s[usual])))
+    is_rare = 0 < long.sum() <= RARE * usual.sum()
+    return long if is_rare and waited_s[long].sum() >= NEARLY_ALL * waited_s[usual].sum() else None
 
 
 def waited_in_turn(facts: Facts) -> bool:

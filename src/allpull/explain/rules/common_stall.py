@@ -48,7 +48,7 @@ from allpull.explain.evidence.file_access import busier_in
 from allpull.explain.evidence.stalls import COLLECTION, COMPILATION, RETRIES, explained_shares
 from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, joined, program, sentence, shell, within
-from allpull.explain.remedy_text import WHERE, option_or, variable
+from allpull.explain.remedy_text import WHERE, numbered, option_or, variable
 from allpull.replay.whatif.work import lower_median, without_stalls
 from allpull.replay.window import Bools
 from allpull.schema.explained import Evidence
@@ -57,7 +57,6 @@ from allpull.units import counted, show_time
 STALLED, STALLED_ON_CPUS = 2.0, 4.0  # times the usual step: other activity of a machine makes a CPU lose as much
 SELDOM = 0.15  # of the steps: what is more frequent is part of the program's rhythm
 LEAST = 0.03  # of a step
-NAMED = 5  # stalled steps by number
 WAITED = "of that, time in which they waited for a CPU"
 NAMED_SHARE = 0.1  # of the stalled time: less is not told
 FILES = "files"
@@ -96,8 +95,7 @@ def find(facts: Facts) -> list[Candidate]:
     more_s = np.maximum(lasted_s[stalls] - np.median(lasted_s[~stalls]), 0.0)
     waited_s = np.maximum(more_s - (taken_s[stalls] - usual_s), 0.0)
     often, each_s = counted(int(stalls.sum()), "time"), float(more_s.mean())
-    numbers = ", ".join(f"{step:,}" for step in window.steps[stalls][:NAMED])
-    more = "" if stalls.sum() <= NAMED else " and more"
+    numbers = numbered(window.steps[stalls])
     causes, cause_evidence = _causes(facts, stalls, more_s)
     where = WHERE[most_grown(facts, phases, stalls, ordinary & ~stalls)]
     return [
@@ -108,8 +106,8 @@ def find(facts: Facts) -> list[Candidate]:
             + "".join(f"{', and' if place else ':'} {CAUSES[cause]}" for place, cause in enumerate(causes)),
             remedy=joined("; ", *(against(cause, facts.start) for cause in causes))
             or sentence(
-                f"{NOT_AMONG if facts.stalls.recorded else NOT_RECORDED}; see what the program does in steps {numbers}"
-                f"{more} (",
+                NOT_AMONG if facts.stalls.recorded else NOT_RECORDED,
+                f"; see what the program does in steps {numbers} (",
                 shell("py-spy dump --pid PID"),
                 " during a stall)",
             ),
@@ -123,7 +121,7 @@ def find(facts: Facts) -> list[Candidate]:
                     else ()
                 ),
                 seconds("the longest of them", float(more_s.max()), facts.span),
-                count(f"stalled steps: {numbers}{more}", int(stalls.sum()), facts.span),
+                count(f"stalled steps: {numbers}", int(stalls.sum()), facts.span),
                 *cause_evidence,
             ),
             without=partial(without_stalls, stalls=stalls, phases=phases),

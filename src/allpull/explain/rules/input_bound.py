@@ -24,9 +24,9 @@ How it is found
 
 What it costs
     The replay without that waiting. Where CPUs are counted, the work of loaders has to fit on those that are free: no
-    more can be saved than leaves them all busy. Where that limits it, or other programs use the rest of the CPUs, the
-    price is an upper bound. After a late batch a device begins its phases together with its host and may wait for it
-    inside them, too: where that is not known, the interval reaches up to it.
+    more can be saved than leaves them all busy. Where that limits it, other programs use the rest of the CPUs, or
+    nearly all of the wait is in a few steps, the price is an upper bound. After a late batch a device begins its phases
+    together with its host and may wait for it inside them, too: where that is not known, the interval reaches up to it.
 
 What to do
     More loader workers: `DataLoader(num_workers=…, prefetch_factor=4, persistent_workers=True, pin_memory=True)`, and
@@ -34,12 +34,13 @@ What to do
     as fast as the rest of a step takes them. If the storage is slow, copy the data to local disks or pack them into a
     few large files. In allpull's own trainer: a pack, and `--set data.threads=…`; for an image folder `data.workers=…`.
     Where one worker of a rank takes longer than its others, the evidence says so, and the others wait for its turn: see
-    what it has by `torch.utils.data.get_worker_info().id`, such as shards of its own.
-    A program that calls `next(iter(loader))` for each batch makes a new iterator, with new workers, each time.
-    If waits do not depend on the rest of a step, batches are ready, and what takes time is to take one from another
-    process: more workers do not help. Hand over fewer and larger tensors; make batches in the training process
-    (`num_workers=0`) where that takes less than the wait. The processes of a rank are counted, not what they are: a
-    loader without workers looks the same beside another process.
+    what it has by `torch.utils.data.get_worker_info().id`, such as shards of its own. A program that calls
+    `next(iter(loader))` for each batch makes a new iterator, with new workers, each time. If waits do not depend on the
+    rest of a step, batches are ready, and what takes time is to take one from another process: more workers do not
+    help. Where the loader has no workers and nearly all of the wait is in a few steps, some samples take long: see what
+    is in these batches, or have so many made ahead that they are hidden. Hand over fewer and larger tensors; make
+    batches in the training process (`num_workers=0`) where that takes less than the wait. The processes of a rank are
+    counted, not what they are: a loader without workers looks the same beside another process.
 
 When it is wrong
     Where the loop itself makes the batch look late: a `.item()` that waits for the device just before the next batch is
@@ -48,6 +49,7 @@ When it is wrong
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from functools import partial
 
@@ -62,6 +64,7 @@ from allpull.explain.evidence.loader import (
     behind_others,
     common_input,
     has_no_cpu_left,
+    long_waits,
     most_saved_s,
     nearly_waited_for_s,
     shares_last_cpus,
@@ -73,9 +76,9 @@ from allpull.explain.evidence.loader import (
 )
 from allpull.explain.evidence.pacing import fed_in_time
 from allpull.explain.remedy import Action, program, sentence, within
-from allpull.explain.remedy_text import cpus_for_workers, workers
+from allpull.explain.remedy_text import cpus_for_workers, numbered, workers
 from allpull.replay.whatif.work import lower_median, scaled
-from allpull.replay.window import Window
+from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
 from allpull.schema.results import Interval
 from allpull.units import show_time
@@ -99,7 +102,8 @@ def find(facts: Facts) -> list[Candidate]:
     if (waited is None and not made_s) or has_no_cpu_left(facts):
         return []
     slower = slower_makers(facts) if waited is None and behind is not None else ()
-    remedy = _remedy(facts, 0.0 if waited is None else waited.value)
+    long = None if waited is None else long_waits(facts)
+    remedy = _remedy(facts, 0.0 if waited is None else waited.value, long)
     most_s = most_saved_s(facts)
     without: Removal = partial(
         without_common_input, first=facts.first, behind=None if behind is None else (*behind, *slower), most_s=most_s
@@ -107,7 +111,7 @@ def find(facts: Facts) -> list[Candidate]:
     if slower:
         without = partial(_except_of, without=without, ranks=slower)
     bounds: tuple[Removal, Removal] | None = None
-    if (waited is not None and most_s < waited.value) or shares_last_cpus(facts):
+    if (waited is not None and most_s < waited.value) or shares_last_cpus(facts) or long is not None:
         bounds = (as_recorded, without)
     if facts.has_short_passes:
         bounds = (without if bounds is None else as_recorded, partial(_without_new_iterators, without=without))
@@ -121,6 +125,7 @@ def find(facts: Facts) -> list[Candidate]:
             remedy=remedy,
             evidence=(
                 *(() if waited is None else (waiting(facts, waited),)),
+                *(() if long is None else _long(facts, long)),
                 *loader_evidence(facts),
             ),
             without=without,
@@ -188,7 +193,16 @@ def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:
     return tuple(evidence)
 
 
-def _remedy(facts: Facts, waited_s: float) -> Action:
+def _long(facts: Facts, long: Bools) -> tuple[Evidence, ...]:
+    """The ``long`` waits."""
+    longest_s = float(lower_median(facts.window.per_step("input"))[long].max())
+    steps = numbered(facts.window.steps[long])
+    return count(f"steps that hold nearly all of it: {steps}", int(long.sum()), facts.span), seconds(
+        "the longest wait of all ranks", longest_s, facts.span
+    )
+
+
+def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
     started = facts.machine.started
     most, loading = None if started is None else max(0, started - ALONE), facts.loading
     now = "" if most is None else f" (now at most {most} per rank)" if most else " (now none)"
@@ -206,6 +220,15 @@ def _remedy(facts: Facts, waited_s: float) -> Action:
             return sentence(f"if the loader has workers, {READY}", *OR_ITSELF, "; if it has none: ", more)
         itself_s = float(making.step_s.max()) * loading.limits.workers  # what their work takes one process
         return sentence(READY, *(OR_ITSELF if itself_s < waited_s else ()))
+    if is_own and long is not None:
+        number = workers_needed(facts, waited_s) or 1
+        longest_s = float(lower_median(facts.window.per_step("input"))[long].max())
+        hidden = longest_s / float(np.median(facts.window.wall_s[~long])) + 1  # the batch that takes so long, as well
+        return sentence(
+            f"see what is in the batches of steps {numbered(facts.window.steps[long])}; workers that make enough "
+            "batches ahead hide them: ",
+            workers(facts.start, facts.machine, number, ahead=max(4, math.ceil(hidden / number))),
+        )
     cpus = cpus_for_workers(facts.start, facts.machine)
     with_cpus, storage = within(", with ", cpus, " for them"), "; data on local disks where storage is slow"
     return sentence(within(f"more loader workers{now}: ", more), with_cpus, storage)
