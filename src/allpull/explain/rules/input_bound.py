@@ -37,10 +37,10 @@ What to do
     what it has by `torch.utils.data.get_worker_info().id`, such as shards of its own. A program that calls
     `next(iter(loader))` for each batch makes a new iterator, with new workers, each time. If waits do not depend on the
     rest of a step, batches are ready, and what takes time is to take one from another process: more workers do not
-    help. Where the loader has no workers and nearly all of the wait is in a few steps, some samples take long: see what
-    is in these batches, or have so many made ahead that they are hidden. Hand over fewer and larger tensors; make
-    batches in the training process (`num_workers=0`) where that takes less than the wait. The processes of a rank are
-    counted, not what they are: a loader without workers looks the same beside another process.
+    help. Hand over fewer and larger tensors; make batches in the training process (`num_workers=0`) where that takes
+    less than the wait. The processes of a rank are counted, not what they are: a loader without workers looks the same
+    beside another process. Where the loader has no workers and nearly all of the wait is in a few steps, some samples
+    take long: see what is in these batches, or have so many made ahead that they are hidden.
 
 When it is wrong
     Where the loop itself makes the batch look late: a `.item()` that waits for the device just before the next batch is
