@@ -165,10 +165,10 @@ def _unknown_causes(facts: Facts) -> list[_Doubt]:
         if one.size.value >= max(MIN_SHARE * facts.step_s, facts.window.bound_s):
             gone = partial(like_median, ranks=(one.rank,), phases=COMPUTING, unlike=facts.late.computing | {one.rank})
             loss_s = max(0.0, price(facts, gone, facts.window).loss_s)
+            costs = f"{show_time(loss_s)} per step, {percent(loss_s / facts.step_s, 1)}"
             note = (
-                f"{facts.on(one.rank)} is late by {show_time(one.size.value)} per step, which costs at most "
-                f"{show_time(loss_s)}, {percent(loss_s / facts.step_s, 1)}; the data cannot tell whether it waits for "
-                "a CPU, computes longer or sleeps"
+                f"{facts.on(one.rank)} is late by {show_time(one.size.value)} per step: it may cost {costs}, but the "
+                "data cannot tell whether it waits for a CPU, computes longer or sleeps"
             )
             doubts.append(_Doubt(note=note, may_cost=True))
     return doubts
@@ -199,23 +199,29 @@ def _pairs(priced: Sequence[tuple[Candidate, Price]], facts: Facts) -> list[str]
     """
     notes = []
     largest = sorted(priced, key=lambda one: -one[1].loss_s)[:MOST_COMPARED]
+    times = Counter(one.rule for one, _ in largest)
     for (one, price_of_one), (other, price_of_other) in combinations(largest, 2):
         if one.rule == other.rule or one.without is None or other.without is None:
             continue
         left_s = replay(other.without(one.without(facts.window))).total_s
         saved_s = facts.step_s - left_s / max(1, facts.window.steps.size)
         more_s, less_s = sorted((price_of_one.loss_s, price_of_other.loss_s), reverse=True)
+        both = f"{_referred_to(one, times)} and {_referred_to(other, times)}"
         if saved_s < more_s + SHARED * less_s:
             notes.append(
-                f"findings {one.rule} and {other.rule} price partly the same time: removing both saves at most "
-                f"{show_time(saved_s)} per step"
+                f"findings {both} price partly the same time: removing both saves at most {show_time(saved_s)} per step"
             )
         elif saved_s > more_s + less_s + max(MIN_SHARE * facts.step_s, PARTLY * less_s):
             notes.append(
-                f"findings {one.rule} and {other.rule} hide part of each other: removing both saves up to "
+                f"findings {both} hide part of each other: removing both saves up to "
                 f"{show_time(saved_s)} per step, and their own prices add up to {show_time(more_s + less_s)}"
             )
     return notes
+
+
+def _referred_to(one: Candidate, times: Counter[str]) -> str:
+    """The name of a finding in a sentence: its rule, and its ranks where several are of that rule."""
+    return f"{one.rule} ({named_ranks(one.ranks)})" if times[one.rule] > 1 and one.ranks else one.rule
 
 
 def _doubt(one: Candidate, priced: Price, facts: Facts) -> _Doubt | None:
