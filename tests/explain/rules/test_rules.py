@@ -669,3 +669,12 @@ def test_a_few_batches_that_take_long_are_told_by_their_steps() -> None:
         one for one in found(job(2, input=long), replace(here, started=5)).findings if one.rule == "input-bound"
     )
     assert "the batches of steps" not in finding.remedy
+
+
+def test_where_other_programs_keep_cpus_busy_a_drift_may_be_theirs() -> None:
+    later = np.where(np.arange(STEPS) < STEPS // 2, 0.0, 0.03)[:, None]
+    for busy, named in ((2.0, True), (0.0, False)):
+        shared = Machine(hosts=("h", "h"), cpus={"h": 4.0}, other_cpu_s={"h": busy})
+        (finding,) = (one for one in found(job(2, forward=later), shared).findings if one.rule == "drift")
+        assert ("other programs" in finding.remedy) == named
+        assert any("that other programs keep busy" in one.what for one in finding.evidence) == named

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +19,7 @@ from allpull.schema.events import InputShapes, Locality
 from allpull.units import NS_PER_S
 
 SENSORS = ("clock_hz", "power_w", "temperature_c")
+OTHER_PROGRAMS = 0.15  # of the CPUs: the sidecar, the agent and the system take a few percent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +105,11 @@ class Machine:
         """Share of the CPUs of ``host`` that programs beside the job keep busy; None: not known."""
         cpus = None if self.cpus is None else self.cpus.get(host)
         return None if cpus is None or host not in self.other_cpu_s else self.other_cpu_s[host] / cpus
+
+    def disturbed(self, hosts: Iterable[str]) -> dict[str, float]:
+        """Those of ``hosts`` of which other programs keep a good part of the CPUs busy, and how much."""
+        shares = {host: self.other_share(host) or 0.0 for host in hosts}
+        return {host: busy for host, busy in shares.items() if busy >= OTHER_PROGRAMS}
 
 
 def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:

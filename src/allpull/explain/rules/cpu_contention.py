@@ -64,7 +64,6 @@ from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
 from allpull.units import percent, show_time
 
-OTHER_PROGRAMS = 0.15  # of the CPUs: the sidecar, the agent and the system take a few percent
 OWN_PROGRAM = 0.5  # of the CPUs: a job that keeps fewer busy has enough of them once it is alone
 ON_CPUS = ("forward", "backward", "optimizer")
 ON_HOSTS = ("copy", "host")  # of ranks whose accelerators compute
@@ -184,22 +183,16 @@ def _cpus(facts: Facts, hosts: Sequence[str]) -> tuple[Evidence, ...]:
     )
 
 
-def _disturbed(facts: Facts, hosts: Sequence[str]) -> list[str]:
-    """The ``hosts`` of which other programs keep a good part of the CPUs busy."""
-    return [host for host in hosts if (facts.machine.other_share(host) or 0.0) >= OTHER_PROGRAMS]
-
-
 def _cause(facts: Facts) -> str:
     """What else keeps the CPUs busy, to append to a title; empty where it is the job itself, or not known."""
-    disturbed = _disturbed(facts, facts.machine.host_names)
-    shares = [facts.machine.other_share(host) or 0.0 for host in disturbed]
+    disturbed = facts.machine.disturbed(facts.machine.host_names)
     where = "" if len(facts.machine.host_names) == 1 else f" of {', '.join(disturbed)}"
-    return f": other programs keep {percent(max(shares))} of the CPUs{where} busy" if disturbed else ""
+    return f": other programs keep {percent(max(disturbed.values()))} of the CPUs{where} busy" if disturbed else ""
 
 
 def _from_others(facts: Facts, hosts: Sequence[str]) -> Action:
     """How to be alone on ``hosts``; empty where other programs do not disturb the job."""
-    disturbed = _disturbed(facts, hosts)
+    disturbed = list(facts.machine.disturbed(hosts))
     if not disturbed:
         return Action()
     alone = exclusive(facts.start)

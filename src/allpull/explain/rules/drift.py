@@ -18,7 +18,8 @@ What it costs
 
 What to do
     Where clocks fell: cooling and power limits, `nvidia-smi -q -d PERFORMANCE,POWER,TEMPERATURE`. Otherwise see what
-    grows in the program: memory (`torch.cuda.memory_allocated()`), lengths of sequences, lists that keep tensors.
+    grows in the program: memory (`torch.cuda.memory_allocated()`), lengths of sequences, lists that keep tensors. Where
+    other programs keep CPUs busy, the evidence says so: see whether they came meanwhile.
 
 When it is wrong
     Where the work itself changes by design, such as images that grow during training, later steps are longer by
@@ -106,6 +107,10 @@ def find(facts: Facts) -> list[Candidate]:
                 seconds("computation that all ranks have in common, at first", first_s, facts.span),
                 seconds("the same, at the end", last_s, facts.span),
                 *_sensor_evidence(facts, sensed),
+                *(
+                    share(f"share of the CPUs of {host} that other programs keep busy", busy, "counters of the hosts")
+                    for host, busy in facts.machine.disturbed(facts.machine.host_names).items()
+                ),
             ),
             without=without,
             bounds=(partial(without, errors=-SURE), partial(without, errors=SURE)),
@@ -201,8 +206,9 @@ def _sensor_evidence(facts: Facts, sensed: Mapping[str, tuple[float, float]]) ->
 def _remedy(facts: Facts, *, fell: bool) -> Action:
     if fell:
         return sentence("check cooling and power limits: ", clocks(facts.machine))
+    came = "whether other programs came meanwhile (top), " if facts.machine.disturbed(facts.machine.host_names) else ""
     return sentence(
-        "see what grows in the program (memory, lengths of sequences, lists that keep tensors), and whether processors "
-        "lower their clocks: ",
+        f"see {came}what grows in the program (memory, lengths of sequences, lists that keep tensors), and whether "
+        "processors lower their clocks: ",
         clocks(facts.machine),
     )
