@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from allpull.analyse.replicas import DIGITS
 from allpull.rundir.read.events import EventLog
 from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap, named_ranks
 
-DIGITS = 8  # of a digest
 FEWEST = 3  # batches that have to be equal
 
 

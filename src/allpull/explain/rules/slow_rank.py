@@ -85,9 +85,7 @@ from allpull.units import counted
 
 SLEPT = "of that, time in which its process neither ran nor waited for a CPU, at least"
 MOSTLY = 0.5  # of the lateness: a rank that slept for that long does not compute longer
-RAN = (
-    0.75  # of the lateness: a rank that ran for so much longer computes longer; one that slept wakes up to cold caches
-)
+RAN = 0.75  # of the lateness: a rank that ran so much longer computes longer; after sleep, too, it finds cold caches
 BEFORE_ITS_OWN = " before one of their collectives"
 LARGER = 1.05  # times the elements of the others' samples: less than that, they vary by chance
 SIZES = "sizes of batches"

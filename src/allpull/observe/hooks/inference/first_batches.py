@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Iterator, Optional
 from zlib import crc32
 
-from ..digests import digests
+from ..digests import DIGITS, digests
 from ..safety import safely
 from .batch_size import DEEPEST, MOST_PARTS
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 ENOUGH = 4  # digests
 LAST_STEP = 16  # that is looked at, where batches of fewer have any
 MOST_ELEMENTS = 4096  # of a tensor
-DIGITS = 8  # hexadecimal, of a digest
 
 
 class FirstBatches:
