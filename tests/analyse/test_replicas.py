@@ -12,7 +12,7 @@ import pytest
 
 from allpull.analyse.replicas import gaps_of_replicas, replicas
 from allpull.rundir.read.events import EventLog
-from allpull.schema.events import Replica, ReplicaTensors
+from allpull.schema.digest_events import Replica, ReplicaTensors
 
 NAMES = ["conv.weight", "fc.weight", "fc.bias"]
 MakeLog = Callable[..., EventLog]

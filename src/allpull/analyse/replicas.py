@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from allpull.rundir.read.events import EventLog
-from allpull.schema.events import Replica, ReplicaTensors
+from allpull.schema.digest_events import Replica, ReplicaTensors
 from allpull.schema.gap import Gap, named_ranks
 from allpull.schema.replicas import ReplicaDifference, Replicas
 

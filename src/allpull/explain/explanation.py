@@ -66,8 +66,7 @@ class Explanation:
 def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: Record = record_window) -> Explanation:
     """One run explained, against the one of ``references`` with the fewest ranks, where there are any."""
     run = aligned.data
-    recorded = record(aligned)
-    if isinstance(recorded, NoWindow):
+    if isinstance(recorded := record(aligned), NoWindow):
         return Explanation(result=_without_window(aligned, recorded))
     machine = machine_of(run, recorded.steps)
     network = network_of(machine, recorded)

@@ -14,6 +14,7 @@ from allpull.rundir import layout
 from allpull.rundir.read import buckets, collectives, reductions
 from allpull.rundir.read.lines import one_damaged, read_lines, value_of
 from allpull.schema.base import tag
+from allpull.schema.digest_events import FirstBatches, Replica, ReplicaTensors
 from allpull.schema.events import (
     EVENT,
     Boundary,
@@ -26,7 +27,6 @@ from allpull.schema.events import (
     EpochMark,
     Event,
     EventsHeader,
-    FirstBatches,
     InputShapes,
     LoaderWork,
     Locality,
@@ -35,8 +35,6 @@ from allpull.schema.events import (
     ProcessGroup,
     Raised,
     Remark,
-    Replica,
-    ReplicaTensors,
     Rest,
     Restarted,
     Span,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Deque, Dict, List, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Tuple
 
 if TYPE_CHECKING:
     from ...recording.recorder import Recorder
@@ -30,14 +30,14 @@ class Batches:
     content of a forward pass, for programs without a loader. ``held`` are backward passes after an optimizer stepped,
     of which is not known yet whether they are for another optimizer of its step, on the same batch.
 
-    While they are ``digested``, ``learned_from`` gets the digest of each batch that the program trains on; None: it has
-    none.
+    While there is a ``digest`` function, ``learned_from`` gets the digest of each batch that the program trains on;
+    None: it has none.
     """
 
     def __init__(self) -> None:
         self.given = NOTHING
         self.given_digest: Optional[str] = None
-        self.digested = False
+        self.digest: Optional[Callable[[Any], Optional[str]]] = None
         self.learned_from: List[Optional[str]] = []
         self.held = 0
         self._passes: Dict[int, Pass] = {}
@@ -82,6 +82,18 @@ class Batches:
         if loader_pass is not None:
             self.now, self.turned_to = loader_pass, iterator
 
+    def fetched(self, batch: Any, iterator: Any) -> None:
+        """The program fetched ``batch`` from a loader's ``iterator``."""
+        self.now.waiting.append(content_from(batch, iterator))
+        if self.digest is not None:
+            self.now.digests.append(self.digest(batch))
+
+    def give_inputs(self, inputs: Any) -> None:
+        """A network runs on ``inputs``, in a program without a loader."""
+        if self.digest is not None and self.given_digest is None:
+            self.given_digest = self.digest(inputs)
+        self.give(content_of(inputs))
+
     def give(self, content: Content) -> None:
         """A network ran on so many samples and elements."""
         if self.given[0] is None:
@@ -107,7 +119,7 @@ class Batches:
         """The program trains on its next batch: its content is of the step of ``recorder``."""
         given, self.given = self.given, NOTHING
         now = self.now
-        if self.digested:
+        if self.digest is not None:
             self.learned_from.append(now.digests.popleft() if now.digests else self.given_digest)
             self.given_digest = None
         samples, elements = now.waiting.popleft() if now.waiting else given

@@ -32,7 +32,7 @@ class FirstBatches:
         self.session = inference.session
         self.failed = inference.failed
         self._inference = inference
-        inference.batches.digested = True
+        inference.batches.digest = digest_of
 
     @safely("first batches")
     def at_step(self, step: int) -> None:
@@ -47,9 +47,9 @@ class FirstBatches:
 
     def _write(self) -> None:
         inference, recorder = self._inference, self._inference.recorder
-        if not inference.batches.digested:
+        if inference.batches.digest is None:
             return
-        inference.batches.digested = False
+        inference.batches.digest = None
         inference.boundary.remove(self.at_step)
         found = [one for one in inference.batches.learned_from if one][:ENOUGH]
         if recorder is not None and found:

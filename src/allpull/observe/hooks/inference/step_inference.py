@@ -27,11 +27,10 @@ from ...recording.step_line import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZ
 from ..safety import safely
 from ..session import Session
 from .array_batches import ArrayBatches
-from .batch_size import Batches, content_from, content_of
+from .batch_size import Batches
 from .checkpoints import Checkpoints
 from .deferred import Deferred
 from .evaluation import Evaluation, is_evaluating
-from .first_batches import digest_of
 from .optimizer_turns import OptimizerTurns
 from .phases import NOT_SEEN, Phases
 from .rollout import Rollout
@@ -146,9 +145,7 @@ class StepInference(Phases):
                     return  # a loader inside a loader
             elif depth == ELSEWHERE:
                 return
-            self.batches.now.waiting.append(content_from(batch, iterator))
-            if self.batches.digested:
-                self.batches.now.digests.append(digest_of(batch))
+            self.batches.fetched(batch, iterator)
         except Exception as error:  # noqa: BLE001
             self._lose("loaders", error)
 
@@ -184,9 +181,7 @@ class StepInference(Phases):
                 self.arrays.end(recorder)
             self._saw_forward = True
             if not (self.loads or (self.stepping and recorder and recorder.samples)):
-                if self.batches.digested and self.batches.given_digest is None:
-                    self.batches.given_digest = digest_of(inputs)
-                self.batches.give(content_of(inputs))  # once, also where an optimizer runs it many times (LBFGS)
+                self.batches.give_inputs(inputs)  # once, also where an optimizer runs it many times (LBFGS)
         elif self._recording is not None and self._rollout.collects and (not stack or stack[0] != EVALUATION):
             self._rollout.begin(self._recording)
             return NOT_SEEN
