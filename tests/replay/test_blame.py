@@ -307,3 +307,13 @@ def test_many_events_are_looked_at_in_parts(monkeypatch: pytest.MonkeyPatch) -> 
     assert parts.caused_s == pytest.approx(whole.caused_s)
     assert parts.by_phase["input"] == pytest.approx(whole.by_phase["input"])
     assert pl.DataFrame(parts.by_phase).equals(pl.DataFrame(whole.by_phase))
+
+
+def test_a_call_begun_long_before_is_no_meeting_that_ranks_leave_together() -> None:
+    """Rank 1 works 10 ms longer after its backward; then both wait for a call begun before, which was over long ago."""
+    over = Call(use="all_reduce", at="end", early_s=0.02)
+    one = window(2, 4, calls=[over], forward=0.01, optimizer=np.array([0.02, 0.03]))
+    found = blame(one)
+    assert_closes(one, found)
+    assert found.caused_s[1, 0] == pytest.approx(3 * 0.01, rel=0.01)
+    assert found.by_phase["optimizer"][1] == pytest.approx(found.caused_s[1, 0], rel=0.01)

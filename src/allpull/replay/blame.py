@@ -114,9 +114,13 @@ class _Late:
 
 
 def _rows(window: Window, times: EventTimes, delay_s: Floats) -> _Late:
-    """Causes are sought back to the previous step at most: ranks that never all meet drift apart."""
-    events = np.arange(window.events)
-    met = np.maximum.accumulate(np.concatenate([[-1], np.where(times.everyone, events, -1)]))[:-1]
+    """Causes are sought back to the previous step at most: ranks that never all meet drift apart.
+
+    Of a call that was begun long before it is waited for, ranks do not go on together: one may wait for it later.
+    """
+    events, slack_s = np.arange(window.events), max(2 * window.bound_s, SMALL_S)
+    together = times.everyone & (times.leave_s.min(axis=1) >= times.stand_s.max(axis=1) - slack_s)
+    met = np.maximum.accumulate(np.concatenate([[-1], np.where(together, events, -1)]))[:-1]
     ends = np.concatenate([[-1, -1], events[window.kind == STEP]])
     since = np.maximum(met, ends[window.step_of])
     waited = np.flatnonzero(delay_s.any(axis=1))
