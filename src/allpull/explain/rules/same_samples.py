@@ -48,12 +48,9 @@ def candidate(same: SameSamples) -> Candidate:
         ranks=() if len(same.groups[0]) == same.ranks else ranks,
         remedy=sentence(
             "give each rank its own share of the data: ",
-            program("sampler = torch.utils.data.distributed.DistributedSampler(dataset)"),
-            ", ",
-            program("DataLoader(dataset, sampler=sampler)"),
-            " and, before each epoch, ",
-            program("sampler.set_epoch(epoch)"),
-            "; an IterableDataset has to skip what other ranks and workers read",
+            program("DataLoader(sampler=DistributedSampler(dataset))"),
+            ", and call the sampler's set_epoch(epoch) before each epoch; an IterableDataset has to skip what other "
+            "ranks and workers read",
         ),
         evidence=(
             count("first batches that are equal on these ranks", same.batches, "digests of the batches of all ranks"),
