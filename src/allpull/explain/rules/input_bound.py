@@ -195,11 +195,15 @@ def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:
 
 def _long(facts: Facts, long: Bools) -> tuple[Evidence, ...]:
     """The ``long`` waits."""
-    longest_s = float(lower_median(facts.window.per_step("input"))[long].max())
     steps = numbered(facts.window.steps[long])
-    return count(f"steps that hold nearly all of it: {steps}", int(long.sum()), facts.span), seconds(
-        "the longest wait of all ranks", longest_s, facts.span
+    return (
+        count(f"steps that hold nearly all of it: {steps}", int(long.sum()), facts.span),
+        seconds("the longest wait of all ranks", _longest_s(facts, long), facts.span),
     )
+
+
+def _longest_s(facts: Facts, long: Bools) -> float:
+    return float(lower_median(facts.window.per_step("input"))[long].max())
 
 
 def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
@@ -222,8 +226,7 @@ def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
         return sentence(READY, *(OR_ITSELF if itself_s < waited_s else ()))
     if is_own and long is not None:
         number = workers_needed(facts, waited_s) or 1
-        longest_s = float(lower_median(facts.window.per_step("input"))[long].max())
-        hidden = longest_s / float(np.median(facts.window.wall_s[~long])) + 1  # the batch that takes so long, as well
+        hidden = _longest_s(facts, long) / float(np.median(facts.window.wall_s[~long])) + 1  # and the batch itself
         return sentence(
             f"see what is in the batches of steps {numbered(facts.window.steps[long])}; workers that make enough "
             "batches ahead hide them: ",

@@ -46,14 +46,17 @@ def digest(tensor: Any) -> Any:
     return total
 
 
+def in_memory_order(tensor: Any) -> Any:
+    """The elements [n] in the order of memory: a copy only where that has gaps."""
+    order = sorted(range(tensor.dim()), key=tensor.stride, reverse=True)
+    return tensor.permute(order).reshape(-1)
+
+
 def _flat(tensor: Any) -> Any:
-    """The elements as whole numbers [n], in the order of memory where that has no gaps."""
+    """The elements as whole numbers [n], in the order of memory."""
     torch: Any = sys.modules["torch"]
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
-    dense = not tensor.is_contiguous() and tensor.dim() == 4
-    if dense and tensor.is_contiguous(memory_format=torch.channels_last):
-        tensor = tensor.permute(0, 2, 3, 1)
-    flat = tensor.reshape(-1)  # a copy only where there are gaps
+    flat = in_memory_order(tensor)
     kinds = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
     return flat if flat.dtype in (torch.uint8, torch.bool) else flat.view(kinds[flat.element_size()])

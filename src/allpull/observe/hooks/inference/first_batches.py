@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Iterator, Optional
 from zlib import crc32
 
-from ..digests import DIGITS, digests
+from ..digests import DIGITS, digests, in_memory_order
 from ..safety import safely
 from .batch_size import DEEPEST, MOST_PARTS
 
@@ -71,8 +71,7 @@ def _parts(batch: Any, deepest: int) -> Iterator[str]:
     torch: Any = sys.modules["torch"]
     if isinstance(batch, torch.Tensor):
         if batch.device.type == "cpu" and batch.layout is torch.strided and batch.numel():
-            order = sorted(range(batch.dim()), key=batch.stride, reverse=True)
-            flat = batch.detach().permute(order).reshape(-1)  # in the order of memory: a copy only where that has gaps
+            flat = in_memory_order(batch.detach())
             yield digests([flat[:: 1 + (flat.numel() - 1) // MOST_ELEMENTS]])
     elif isinstance(batch, (str, bytes)):
         yield repr(batch)
