@@ -11,7 +11,7 @@ from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.coverage import epochs
 from allpull.analyse.idle import accelerator_idle
 from allpull.analyse.replicas import gaps_of_replicas, replicas
-from allpull.analyse.same_samples import gaps_of_same_samples
+from allpull.analyse.same_samples import SameSamples, gaps_of_same_samples
 from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
@@ -82,7 +82,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         first=first_batches(aligned, window),
         other_runs=[one for data, other in compared if (one := other_run(data, other)) is not None],
         no_exchange=aligned.no_exchange,
-        same_samples=aligned.same_samples,
+        same_samples=_same_for_copies(aligned),
         has_epochs=epochs(run) > 0,
         has_short_passes=epochs(run) > SHORT_PASSES * run.steps["step"].n_unique(),
         keeps_workers=keeps_workers(run),
@@ -159,17 +159,23 @@ def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
 
 def _wasted(aligned: AlignedRun) -> list[Finding]:
     """The findings about what is trained, which need no window."""
-    unrelated, same = aligned.no_exchange, aligned.same_samples
+    unrelated, same = aligned.no_exchange, _same_for_copies(aligned)
     return [
         *([] if unrelated is None else [advice(no_exchange.candidate(unrelated))]),
-        *([advice(same_samples.candidate(same))] if same is not None and same.averaged else []),
+        *([] if same is None else [advice(same_samples.candidate(same))]),
     ]
+
+
+def _same_for_copies(aligned: AlignedRun) -> SameSamples | None:
+    """The copies of a model that train on the same samples; parts of one may."""
+    same = aligned.same_samples
+    return same if same is not None and same.averaged else None
 
 
 def _of_training(aligned: AlignedRun) -> Iterator[Gap]:
     """What is known of the copies of the model and of the samples that they train on, beside findings."""
     yield from gaps_of_replicas(replicas(aligned.data.events))
-    if aligned.same_samples is not None and not aligned.same_samples.averaged:
+    if _same_for_copies(aligned) is None:
         yield from gaps_of_same_samples(aligned.same_samples)
 
 
@@ -222,7 +228,7 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings, *, 
     floor_s = facts.floor_s
     is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
     is_blind |= facts.no_exchange is not None  # unrelated trainings are not one healthy training
-    is_blind |= facts.same_samples is not None and facts.same_samples.averaged  # all but one do what one does
+    is_blind |= facts.same_samples is not None  # all but one do what one does
     is_blind |= facts.has_uneven_steps  # what the others wait meanwhile is in no step
     is_blind |= any(gap.kind == "earlier reductions" for gap in facts.window.gaps)
     grew = efficiency is not None and efficiency.computational is not None and efficiency.computational.value < SCALES

@@ -58,7 +58,7 @@ class Facts:
 
     ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame``
     is None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its
-    ranks are unrelated trainings. ``same_samples``: some train on the same. ``has_epochs``: batches come from
+    ranks are unrelated trainings. ``same_samples``: copies of a model that share them. ``has_epochs``: batches come from
     passes over a loader, as far as is known. ``has_short_passes``: most of these have one batch. ``keeps_workers``:
     workers of loaders live on from one of these to the next. ``stalls``: what held up whole ranks. ``files``: what
     they read and wrote; None: not known. ``networks``: those in DDP; ``broadcasts_only_buffers``: all broadcasts in

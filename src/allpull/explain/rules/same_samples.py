@@ -35,7 +35,7 @@ from allpull.explain.remedy import program, sentence
 
 def find(facts: Facts) -> list[Candidate]:
     """The ranks that train on the same samples, if their gradients are averaged."""
-    return [] if facts.same_samples is None or not facts.same_samples.averaged else [candidate(facts.same_samples)]
+    return [] if facts.same_samples is None else [candidate(facts.same_samples)]
 
 
 def candidate(same: SameSamples) -> Candidate:
