@@ -56,17 +56,17 @@ class OtherRun:
 class Facts:
     """Everything that rules know about one run.
 
-    ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame``
-    is None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its
-    ranks are unrelated trainings. ``same_samples``: copies of a model that share them. ``has_epochs``: batches come from
-    passes over a loader, as far as is known. ``has_short_passes``: most of these have one batch. ``keeps_workers``:
-    workers of loaders live on from one of these to the next. ``stalls``: what held up whole ranks. ``files``: what
-    they read and wrote; None: not known. ``networks``: those in DDP; ``broadcasts_only_buffers``: all broadcasts in
-    forward are of their buffers. ``transports``: of NCCL, by its log. ``start``: how the run was started, which
-    decides how a remedy is worded. ``loading``: loaders that are, or may be, at their limit; ``window`` has their
-    deliveries where they are. ``reducing_steps`` (ranks,): how many steps each rank made from its first reduction
-    of gradients to its last; None: not known. ``simulation_error``: by which fraction of the measured time a replay
-    with transfers of other steps misses it.
+    ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
+    None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its ranks are
+    unrelated trainings. ``same_samples``: copies of a model that share them. ``has_epochs``: batches come from passes
+    over a loader, as far as is known. ``has_short_passes``: most of these have one batch. ``keeps_workers``: workers of
+    loaders live on from one of these to the next. ``stalls``: what held up whole ranks. ``files``: what they read and
+    wrote; None: not known. ``networks``: those in DDP; ``broadcasts_only_buffers``: all broadcasts in forward are of
+    their buffers. ``transports``: of NCCL, by its log. ``start``: how the run was started, which decides how a remedy
+    is worded. ``loading``: loaders that are, or may be, at their limit; ``window`` has their deliveries where they are.
+    ``reducing_steps`` (ranks,): how many steps each rank made from its first reduction of gradients to its last; None:
+    not known. ``simulation_error``: by which fraction of the measured time a replay with transfers of other steps
+    misses it.
     """
 
     window: Window
