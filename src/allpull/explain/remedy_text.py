@@ -113,7 +113,17 @@ def near_gpu(start: Start) -> Action:
 
 def bucket_size(start: Start, cap_mib: int) -> Action:
     """How to give DDP buckets of another size."""
-    return option_or(start, "parallel.bucket_mb", cap_mib, program(f"DDP(model, bucket_cap_mb={cap_mib})"))
+    return option_or(start, "parallel.bucket_mb", cap_mib, keyword_of_ddp(f"bucket_cap_mb={cap_mib}"))
+
+
+def keyword_of_ddp(setting: str) -> Action:
+    """How to give DDP ``setting``, also where a framework wraps the network.
+
+    >>> keyword_of_ddp("bucket_cap_mb=25").text
+    'DDP(model, bucket_cap_mb=25), TrainingArguments(ddp_bucket_cap_mb=25) or DDPStrategy(bucket_cap_mb=25)'
+    """
+    of_transformers, of_lightning = f"TrainingArguments(ddp_{setting})", f"DDPStrategy({setting})"
+    return sentence(program(f"DDP(model, {setting})"), f", {of_transformers} or {of_lightning}")
 
 
 def save_less(start: Start) -> Action:

@@ -349,6 +349,19 @@ def test_a_slow_loader_is_not_answered_with_fewer_workers_than_it_has() -> None:
     pace = LoaderPace(workers=12, batch_s=np.full(8, 0.01), step_s=np.full(8, 0.001), ahead=24, error_s=np.zeros(8))
     (one,) = slow_loader_rank.find(facts(job(8, input=late(8, STEPS, rank=7, by_s=0.03)), EIGHT, pace=pace))
     assert "num_workers=13," in one.remedy.text
+    held_up = replace(pace, slowest=np.append(np.ones(7), 8.0))
+    (one,) = slow_loader_rank.find(facts(job(8, input=late(8, STEPS, rank=7, by_s=0.03)), EIGHT, pace=held_up))
+    assert "get_worker_info().id" in one.remedy.text
+    assert "num_workers" not in one.remedy.text
+
+
+def test_what_all_ranks_do_is_said_of_the_rank_where_there_is_one() -> None:
+    (alone,) = found(job(1, steps=100, other=0.02)).findings
+    assert alone.title.startswith("The rank spends 20.2 ms per step between")
+    (saving,) = found(job(1, checkpoint=only(1, STEPS, seconds=0.3, rank=0, every=8))).findings
+    assert saving.title.startswith("Checkpoints take")
+    (several,) = found(job(2, steps=100, other=0.02)).findings
+    assert several.title.startswith("All ranks spend 2")
 
 
 @pytest.mark.parametrize(("batch_s", "offered"), [(0.017, False), (0.001, True)])
@@ -500,7 +513,7 @@ def test_steps_that_take_longer_because_batches_are_larger_are_no_drift() -> Non
     assert rules(slower) == ["drift"]
     notes = " ".join(two_levels(facts(larger)))
     assert rules(larger) == []
-    assert "from step 160 on steps have 2 times as much data as at first, and take all ranks 2 times as long" in notes
+    assert "from step 160 on steps have 2 times as much data as at first, and take 2 times as long" in notes
     sizes = replace(slower, elements=np.broadcast_to(16 * later, (120, 4)).copy())
     assert rules(sizes) == [], "longer texts, or larger images"
 

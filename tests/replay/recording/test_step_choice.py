@@ -145,6 +145,16 @@ def test_a_window_has_what_comes_now_and_then_as_often_as_it_comes() -> None:
     assert steps_of(scored([0, 7, 14, 21, 28, 35], 40, checkpoint=saved)) == [5, 39]  # 70 does not fit: evaluations
 
 
+def test_only_ordinary_steps_outside_a_window_are_compared_with_those_in_it() -> None:
+    """14 of 54 steps make up no whole period of evaluations: that these come now and then explains the difference."""
+    evaluated = np.where(np.isin(np.arange(54), [19, 39]), 600, 0)[:, None]
+    alike = window_of(records(Program(steps=54, work={"evaluation": evaluated})))
+    assert [alike.steps.size, texts(alike.gaps)] == [40, []]
+    slower = np.where(np.arange(54) < 14, 30, 0)[:, None]
+    (gap,) = window_of(records(Program(steps=54, work={"evaluation": evaluated, "input": slower}))).gaps
+    assert gap.text.startswith("14 more steps, from 0 to 13, took 97 ms each instead of 67 ms, and are not explained")
+
+
 def test_a_resumed_training_begins_another_series() -> None:
     run = tagged(records(Program(steps=20)), "resumed", [7])
     assert steps_of(run) == [7, 19]

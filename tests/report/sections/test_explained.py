@@ -93,7 +93,7 @@ def test_the_largest_loss_may_be_that_each_rank_computes_slower():
     lead = blocks(against_one_rank())["losses"].lead
     assert lead.endswith("Most is lost because a sample takes more compute time than at the reference.")
     lead = blocks(against_one_rank(speedup=2.9, computational=0.99))["losses"].lead
-    assert lead.endswith("Most is lost because a few ranks evaluate or save, the others wait.")
+    assert lead.endswith("Most is lost because of checkpoints, and evaluation by a few ranks.")
 
 
 def test_a_loss_that_is_a_noun_follows_because_of():

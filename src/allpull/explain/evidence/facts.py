@@ -138,6 +138,10 @@ class Facts:
         """Share of a step that a slow rank has to cost to be a finding."""
         return SLOW_ON_CPUS if self.on_cpus else MIN_SHARE
 
+    def all_ranks(self, do: str) -> str:
+        """Subject and verb of a sentence on what all ranks ``do``: "All ranks wait", or of one "The rank waits"."""
+        return f"All ranks {do}" if self.window.ranks > 1 else f"The rank {do}s"
+
     @property
     def crowded_share(self) -> float | None:
         """Share of the time in which the median rank was runnable without a CPU; None: not known."""

@@ -59,7 +59,7 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="between-phases",
             kind="job",
-            title=f"All ranks spend {show_time(other_s)} per step between the known phases"
+            title=f"{facts.all_ranks('spend')} {show_time(other_s)} per step between the known phases"
             + (f": {', and '.join(causes)}" if causes else ""),
             remedy=joined("; ", *(against(cause, facts.start) for cause in covered)) or mark_or_trace(facts.start),
             evidence=(

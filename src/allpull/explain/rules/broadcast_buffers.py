@@ -35,15 +35,15 @@ from allpull.explain.candidate import MIN_SHARE, Candidate, as_recorded, seconds
 from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.ddp_settings import BROADCAST
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.remedy import program, sentence
-from allpull.explain.remedy_text import option_or
+from allpull.explain.remedy import sentence
+from allpull.explain.remedy_text import keyword_of_ddp, option_or
 from allpull.replay.engine import event_times
 from allpull.replay.whatif.work import without_calls
 from allpull.units import show_bytes, show_time
 
 ON_CPUS = 0.05  # of a step: there the call takes part of the time that ranks wait for a CPU
 IN_PROGRAM = sentence(
-    program("DDP(model, broadcast_buffers=False)"),
+    keyword_of_ddp("broadcast_buffers=False"),
     ", forward_sync_buffers=False in newer versions of torch; where all ranks evaluate, broadcast the buffers once "
     "before that",
 )

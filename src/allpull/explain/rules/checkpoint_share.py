@@ -39,7 +39,8 @@ def find(facts: Facts) -> list[Candidate]:
     of_rank_s = facts.mean_s(PHASE)
     each_s, longest = float(of_rank_s.max()), int(of_rank_s.argmax())
     others_s = float(np.median(np.delete(of_rank_s, longest))) if of_rank_s.size > 1 else each_s
-    title = f"Checkpoints by all ranks take {percent(each_s / facts.step_s)} of the time"
+    by = " by all ranks" if facts.window.ranks > 1 else ""
+    title = f"Checkpoints{by} take {percent(each_s / facts.step_s)} of the time"
     evidence = [
         seconds("checkpoints of the slowest rank, spread over all steps", each_s, facts.span),
         share("of the time", each_s / facts.step_s, facts.span),

@@ -94,6 +94,7 @@ def find(facts: Facts) -> list[Candidate]:
     lasted_s = lower_median(per_step(window, phases))
     more_s = np.maximum(lasted_s[stalls] - np.median(lasted_s[~stalls]), 0.0)
     waited_s = np.maximum(more_s - (taken_s[stalls] - usual_s), 0.0)
+    together = " together" if window.ranks > 1 else ""
     often, each_s = counted(int(stalls.sum()), "time"), float(more_s.mean())
     numbers = numbered(window.steps[stalls])
     causes, cause_evidence = _causes(facts, stalls, more_s)
@@ -102,7 +103,7 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="common-stall",
             kind="job",
-            title=f"All ranks stall together {often}, by {show_time(each_s)} on average, most of it {where}"
+            title=f"{facts.all_ranks('stall')}{together} {often}, by {show_time(each_s)} on average, most of it {where}"
             + "".join(f"{', and' if place else ':'} {CAUSES[cause]}" for place, cause in enumerate(causes)),
             remedy=joined("; ", *(against(cause, facts.start) for cause in causes))
             or sentence(

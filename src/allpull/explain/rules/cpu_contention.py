@@ -149,13 +149,11 @@ def _all(facts: Facts, crowded: float, shares: Floats) -> Candidate:
     if exchange_waits_for_cpus(facts):
         without = partial(_exchanged_at_once, uncrowded=without)
     what, source = _counted(facts)
-    subject = "All ranks wait" if facts.window.ranks > 1 else "The rank waits"
-    remedy = _remedy(facts)
     return Candidate(
         rule="cpu-contention",
         kind="job",
-        title=f"{subject} {show_time(waited_s)} per step for a CPU{_cause(facts)}",
-        remedy=remedy,
+        title=f"{facts.all_ranks('wait')} {show_time(waited_s)} per step for a CPU{_cause(facts)}",
+        remedy=_remedy(facts),
         evidence=(
             seconds(f"time that {what} of the median rank waited for a CPU", waited_s, source),
             *_cpus(facts, facts.machine.host_names),

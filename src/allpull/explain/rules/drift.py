@@ -93,6 +93,7 @@ def find(facts: Facts) -> list[Candidate]:
     first_s, last_s, since, phases = change.first_s, change.last_s, change.since, common_phases(facts)
     after = np.arange(window.steps.size) >= since
     when = f"From step {window.steps[since]:,} on" if change.at_once else "Little by little"
+    compute = facts.all_ranks("compute").lower()
     without = partial(as_before, since=since if change.at_once else None, phases=phases)
     grown = most_grown(facts, phases, after & ~window.odd, ~after & ~window.odd)
     sensed = _sensed(facts, after)
@@ -101,7 +102,7 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="drift",
             kind="job",
-            title=f"{when} all ranks compute {percent(last_s / first_s - 1)} longer, most of it {WHERE[grown]}",
+            title=f"{when} {compute} {percent(last_s / first_s - 1)} longer, most of it {WHERE[grown]}",
             remedy=_remedy(facts, fell=clock_after < FELL * clock_before),
             evidence=(
                 seconds("computation that all ranks have in common, at first", first_s, facts.span),
@@ -164,11 +165,12 @@ def two_levels(facts: Facts) -> list[str]:
     if change.by_data:
         data, longer = (f"{ratio:.2g} times" for ratio in (change.data, change.clock))
         when = f"from step {facts.window.steps[change.since]:,} on" if change.at_once else "in the end"
-        return [f"{when} steps have {data} as much data as at first, and take all ranks {longer} as long: {both}"]
+        return [f"{when} steps have {data} as much data as at first, and take {longer} as long: {both}"]
     longer, step = percent(1 / change.clock - 1), facts.window.steps[change.since - 1]
     if not change.at_once:
-        return [f"all ranks become faster little by little: at first they compute {longer} longer than in the end"]
-    return [f"up to step {step:,} all ranks compute {longer} longer than after it: {both}"]
+        become = facts.all_ranks("become").lower()
+        return [f"{become} faster little by little: at first a step computes {longer} longer than in the end"]
+    return [f"up to step {step:,} {facts.all_ranks('compute').lower()} {longer} longer than after it: {both}"]
 
 
 def _error_s(noise: Floats, since: int | None) -> float:

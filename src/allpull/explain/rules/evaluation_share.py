@@ -56,12 +56,13 @@ def find(facts: Facts) -> list[Candidate]:
     )
     if not facts.has_epochs:
         return [_evaluation_or_rollouts(spent_share, evidence)] if spent_share >= LARGE else []
+    by_all = " by all ranks" if facts.window.ranks > 1 else ""
     less = option_or(facts.start, "train.evaluate_every", 2 * facts.start.evaluate_every)
     return [
         Candidate(
             rule="evaluation-share",
             kind="job",
-            title=f"Evaluation by all ranks takes {percent(spent_share)} of the time",
+            title=f"Evaluation{by_all} takes {percent(spent_share)} of the time",
             remedy=sentence("evaluate less often", within(" (", less, ")"), ", or ", evaluation_job(facts.start)),
             evidence=evidence,
             without=_without,

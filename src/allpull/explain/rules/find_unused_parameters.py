@@ -15,7 +15,8 @@ What it costs
 
 What to do
     `DDP(model, find_unused_parameters=False)`, which is the default; in the Trainer of Transformers
-    `ddp_find_unused_parameters=False`, in Lightning `strategy="ddp"`. Then `allpull compare BEFORE --with AFTER`.
+    `TrainingArguments(ddp_find_unused_parameters=False)`, in Lightning `strategy="ddp"`. Then
+    `allpull compare BEFORE --with AFTER`.
 
 When it is wrong
     Where parameters are unused in rare steps only, such as a branch that depends on the data: then torch raises an
@@ -27,8 +28,8 @@ from __future__ import annotations
 
 from allpull.explain.candidate import Candidate, count
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.remedy import program, sentence
-from allpull.explain.remedy_text import MEASURE_IT
+from allpull.explain.remedy import sentence
+from allpull.explain.remedy_text import MEASURE_IT, keyword_of_ddp
 
 LEAST_PASSES = 2  # one may be a warm-up
 
@@ -44,7 +45,7 @@ def find(facts: Facts) -> list[Candidate]:
             rule="find-unused-parameters",
             kind="advice",
             title=f"DDP looks for unused parameters in each step, and found none in {passes:,} passes",
-            remedy=sentence(program("DDP(model, find_unused_parameters=False)"), MEASURE_IT),
+            remedy=sentence(keyword_of_ddp("find_unused_parameters=False"), MEASURE_IT),
             evidence=(count("backward passes without an unused parameter", passes, "logger of DDP"),),
         )
     ]

@@ -158,7 +158,7 @@ def waits(facts: Facts, waited: Interval) -> str:
     """The wait that ranks have in common, for a title."""
     if waited_in_turn(facts):
         return f"All loaders are slower than the training: it waits {show_time(waited.value)} per step for the last"
-    return f"All ranks wait {show_time(waited.value)} per step for their data"
+    return f"{facts.all_ranks('wait')} {show_time(waited.value)} per step for their data"
 
 
 def waiting(facts: Facts, waited: Interval) -> Evidence:

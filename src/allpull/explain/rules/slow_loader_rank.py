@@ -50,6 +50,11 @@ from allpull.explain.rules.slow_rank import waiting_evidence
 from allpull.replay.whatif.balanced import like_median
 from allpull.units import show_time
 
+ONE_WORKER = (
+    "see what the worker reads or does that is slower than the others of its rank: in the data set, "
+    "torch.utils.data.get_worker_info().id is its number"
+)
+
 
 def find(facts: Facts) -> list[Candidate]:
     """The ranks whose loaders are behind."""
@@ -120,6 +125,8 @@ def _remedy(ranks: list[int], facts: Facts) -> Action:
     tools = ("findmnt, ", shell("iostat -x 1"))
     how = ") and with how many workers; copy the data to local disks"
     check = sentence(f"check what {where} from (", *tools, how)
+    if slowest_worker(facts, ranks):
+        return sentence(ONE_WORKER)
     if has_no_cpu_left(facts) or facts.start.starter == "train":
         return check
     return sentence(check, f", or give {which} more of them: ", more)

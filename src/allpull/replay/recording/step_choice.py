@@ -75,19 +75,21 @@ def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
     if strange is not None and rows.stop - rows.start < SOUND_STEPS:
         return NoWindow(reason=f"{strange}: moments of these ranks do not compare")
     rows = whole_periods(rows, table)
-    others = [] if slow or strange else list(_gap_of_others(table, sound, rows))
     odd = np.logical_or.reduce([table[name].to_numpy() for name in (*ODD, ROLLOUT)])
+    others = [] if slow or strange else list(_gap_of_others(table, sound & ~odd, rows))
     gaps = [Gap(kind="steps left out", text=f"{why}: the window lies between them") for why in (slow, strange) if why]
     return ChosenSteps(steps=table["step"].to_numpy()[rows], odd=odd[rows], gaps=(*gaps, *others))
 
 
-def _gap_of_others(table: pl.DataFrame, sound: Bools, rows: slice) -> Iterator[Gap]:
-    """That usable steps outside the window, which is at ``rows``, took another time, where they are many."""
-    wall_ns, outside = table["wall"].to_numpy(), sound.copy()
+def _gap_of_others(table: pl.DataFrame, ordinary: Bools, rows: slice) -> Iterator[Gap]:
+    """That many ``ordinary`` steps outside the window, which is at ``rows``, took another time than those in it."""
+    wall_ns, outside = table["wall"].to_numpy(), ordinary.copy()
     outside[rows] = False
-    if outside.sum() < FEWEST or not wall_ns[outside].sum() > OTHERS * wall_ns[sound].sum():
+    inside = ordinary & ~outside
+    few = outside.sum() < FEWEST or not inside.any()
+    if few or not wall_ns[outside].sum() > OTHERS * wall_ns[ordinary].sum():
         return
-    each_ns, usual_ns = float(wall_ns[outside].mean()), float(wall_ns[rows].mean())
+    each_ns, usual_ns = float(wall_ns[outside].mean()), float(wall_ns[inside].mean())
     if abs(each_ns - usual_ns) > OTHERS * usual_ns:
         steps, instead = table["step"].to_numpy()[outside], show_time(usual_ns / NS_PER_S)
         text = (

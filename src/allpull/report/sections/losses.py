@@ -52,12 +52,7 @@ FACTORS = (
     Factor(field="load_balance", name="load balance", plain="the same rank is late each step", is_clause=True),
     Factor(field="serialisation", name="serialisation", plain="another rank is late each step", is_clause=True),
     Factor(field="orchestration", name="orchestration", plain="copies, and work between the phases"),
-    Factor(
-        field="sequential",
-        name="sequential sections",
-        plain="a few ranks evaluate or save, the others wait",
-        is_clause=True,
-    ),
+    Factor(field="sequential", name="sequential sections", plain="checkpoints, and evaluation by a few ranks"),
     Factor(field="input", name="input", plain="waiting for data"),
     Factor(field="transfer", name="transfer", plain="exchanging gradients that computing does not hide"),
 )

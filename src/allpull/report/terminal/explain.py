@@ -34,7 +34,7 @@ FACTORS = (
     ("parallel", "parallel efficiency", "share of time in which ranks compute: the product of the factors below"),
     ("transfer", "  transfer", "gradient exchange that computation does not hide"),
     ("input", "  input", "waiting for data"),
-    ("sequential", "  sequential", "a few ranks evaluate or save while the others wait"),
+    ("sequential", "  sequential", "checkpoints, and evaluation by a few ranks"),
     ("orchestration", "  orchestration", "copies and work between the phases"),
     ("serialisation", "  serialisation", "another rank is late each step"),
     ("load_balance", "  load balance", "the same rank is late each step"),
