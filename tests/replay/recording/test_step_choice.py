@@ -152,7 +152,7 @@ def test_only_ordinary_steps_outside_a_window_are_compared_with_those_in_it() ->
     assert [alike.steps.size, texts(alike.gaps)] == [40, []]
     slower = np.where(np.arange(54) < 14, 30, 0)[:, None]
     (gap,) = window_of(records(Program(steps=54, work={"evaluation": evaluated, "input": slower}))).gaps
-    assert gap.text.startswith("14 more steps, from 0 to 13, took 97 ms each instead of 67 ms, and are not explained")
+    assert gap.text.startswith("14 more steps, from 0 to 13, took 96 ms each instead of 66 ms, and are not explained")
 
 
 def test_a_resumed_training_begins_another_series() -> None:
