@@ -89,6 +89,16 @@ def test_two_remedies_at_once_are_both_listed_and_neither_is_judged() -> None:
     assert {one.kept for one in found} == {"not decidable"}
 
 
+def test_a_remedy_that_another_finding_hid_is_not_judged_by_what_it_gains_alone() -> None:
+    """Of two late ranks the later one was mended: its price is without the other one, which still hides some of it."""
+    before = explained(
+        finding("slow-rank", 1.8, ranks=[1], is_hidden=True), finding("slow-rank", 1.4, ranks=[0], is_hidden=True)
+    )
+    after = explained(finding("slow-rank", 1.4, ranks=[0]), run="run-1")
+    (one,) = follow_up([before], [after], SPEEDUP, [])
+    assert (one.ranks, one.state, one.is_hidden, one.kept) == ([1], "gone", True, "not decidable")
+
+
 def test_a_finding_that_shrank_was_worked_on_and_one_that_stayed_was_not() -> None:
     before = explained(finding("input-bound", 1.21), finding("slow-rank", 1.3, ranks=[3]))
     after = explained(finding("input-bound", 1.02, loss_s=0.01), finding("slow-rank", 1.3, ranks=[3], loss_s=0.04))

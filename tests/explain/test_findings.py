@@ -32,6 +32,12 @@ def test_two_late_ranks_hide_each_other_and_both_are_named_the_larger_first() ->
     alone = answer[1].evidence[-1]
     assert alone.what == "gain per step if only this is fixed"
     assert alone.value == pytest.approx(0.0, abs=0.002)
+    assert [one.is_hidden for one in answer] == [True, True]  # alone, the larger saves half of its lateness
+    after_s = facts(job(8)).step_s
+    gains = [one.gain.value for one in answer if one.gain is not None]
+    assert gains == pytest.approx(
+        [1 + 0.04 / after_s, 1 + 0.02 / after_s], rel=0.01
+    )  # each with the other mended first
 
 
 def test_two_ranks_that_are_late_by_the_same_are_both_named() -> None:

@@ -129,8 +129,8 @@ def test_a_rank_whose_loader_is_as_late_as_itself_names_what_comes_first(judge: 
     }
     for one in judged.priced:
         truth = alone.get(one.rule, judged.truth)
-        if "of the same mended first" in one.title:  # what is left then, of the time now
+        if "of the same mended first" in one.title:  # what it gains then
             (other,) = alone.keys() - {one.rule}
-            truth = 1 / (1 - 1 / alone[other] + 1 / judged.truth)
+            truth = judged.truth / alone[other]
         assert_priced(one, truth, 0.02)
     assert judged.priced

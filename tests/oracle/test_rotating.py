@@ -61,9 +61,8 @@ def test_beside_a_rank_that_is_always_late(judge: Judge, late_s: float, device: 
     rank_3 = [one for one in alone.priced if one.rule == "slow-rank"]
     assert not named or rank_3, alone.said()
     truth = alone.truth
-    if named:  # what is left once rank 3 is mended, of the time now
-        late_alone = judge(both, delayed_in_turn(healthy, 0.045, 3)).truth
-        truth = 1 / (1 - 1 / late_alone + 1 / all_gone.truth)
+    if named:
+        truth = judge(delayed_in_turn(healthy, 0.045, 3), healthy).truth
     assert_priced(found, truth, 0.02)
     if not rank_3:
         assert_priced(alone.finding("hidden-losses", ranks=[3]), all_gone.truth, 0.02)

@@ -1,7 +1,8 @@
 """Compare the speed-up that `explain` predicted for a remedy with the measured one.
 
 A finding of the runs before is looked up in the runs after: gone, smaller, or still there. The measured speed-up is
-that of all changes together, so it is compared with a prediction only where a single finding changed.
+that of all changes together, so it is compared with a prediction only where a single finding changed, and no other one
+hid part of it: what that gains by itself has no interval.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def follow_up(
     names = {difference.fact for difference in differences}
     listed = [_followed_up(one, losses_s, speedup, names) for one in _recurring(before)]
     addressed = [one for one in listed if one.state in {"gone", "smaller"}] or [one for one in listed if one.changed]
-    if len(addressed) == 1:
+    if len(addressed) == 1 and not addressed[0].is_hidden:
         return [addressed[0].model_copy(update={"kept": kept(addressed[0].promised, speedup)})]
     return addressed or listed[:MOST]
 
@@ -85,6 +86,7 @@ def _followed_up(
         remedy=finding.remedy,
         lines=finding.lines,
         promised=one.gain,
+        is_hidden=finding.is_hidden,
         came=speedup,
         loss_s_before=one.loss_s,
         loss_s_after=loss_s_after,

@@ -38,7 +38,6 @@ from allpull.schema.explained import Finding
 from allpull.schema.gap import named_ranks
 from allpull.units import counted, percent, show_time
 
-HIDDEN = 0.8  # of a loss: where its own removal saves less, other faults have to be removed with it
 SHARED = 0.5  # of the smaller loss: if removing both saves less of it, the other remedy already saves it
 PARTLY = 0.5  # of the smaller loss: if removing both saves that much more than the sum, they hide part of each other
 MOST_COMPARED = 4  # findings: each pair costs a replay
@@ -314,7 +313,7 @@ def _first(one: Candidate, others: Sequence[Candidate]) -> str:
 
 def _finding(one: Candidate, priced: Price, facts: Facts, others: Sequence[Candidate] = ()) -> Finding:
     evidence, title = list(one.evidence), one.title
-    if priced.alone_s < HIDDEN * priced.loss_s:
+    if priced.is_hidden:
         title += _first(one, others)
         source = f"a replay of {facts.span} without this alone"
         evidence.append(seconds("gain per step if only this is fixed", max(priced.alone_s, 0.0), source))
@@ -337,8 +336,9 @@ def _finding(one: Candidate, priced: Price, facts: Facts, others: Sequence[Candi
         ranks=list(one.ranks),
         hosts=list(one.hosts) or facts.hosts_of(one.ranks),
         loss_s_per_step=priced.loss_s,
-        loss_share=priced.loss_s / facts.step_s,
+        loss_share=priced.loss_s / priced.step_s,
         gain=priced.gain,
+        is_hidden=priced.is_hidden,
         remedy=one.remedy.text,
         options=list(one.remedy.options),
         lines=list(one.remedy.lines),

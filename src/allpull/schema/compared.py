@@ -86,6 +86,7 @@ class RemedyFollowUp(Record):
     remedy: str
     lines: list[RemedyLine] | None = Field(default=None, description="commands and edits in the remedy")
     promised: Interval = Field(description="speed-up ratio; 95 %")
+    is_hidden: bool = Field(False, description="whether other findings hide a part of it, and have to be mended first")
     came: Interval | None = Field(description="throughput with pauses, after ÷ before: of all changes together")
     loss_s_before: float | None = Field(description="seconds per step lost before")
     loss_s_after: float | None = Field(
@@ -95,7 +96,9 @@ class RemedyFollowUp(Record):
     changed: list[str] = Field(
         description="differences in the options that the remedy names; empty where a stored finding has no options"
     )
-    kept: Kept = Field(description="whether `came` agrees with `promised`; decided if one finding was addressed")
+    kept: Kept = Field(
+        description="whether `came` agrees with `promised`; decided if one finding was addressed, not hidden"
+    )
 
 
 class CompareResult(Record):

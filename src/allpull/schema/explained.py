@@ -82,11 +82,12 @@ class Finding(Record):
     ranks: list[int] = Field(description="the culprits; empty: all of them")
     hosts: list[str] = Field(description="hosts of the culprits; empty: all of them")
     loss_s_per_step: float | None = Field(description="of the job's step, by replay without the fault; None: advice")
-    loss_share: float | None = Field(description="of the mean step")
+    loss_share: float | None = Field(description="of the mean step, where others hide the fault of that without these")
     gain: Interval | None = Field(
         description="speed-up ratio without the fault, with its 95 % interval. Where `high` equals `value` and"
         " `low` is below, `value` is an upper bound, and `low` what is certain"
     )
+    is_hidden: bool = Field(False, description="whether loss and gain are of a step without the faults that hide this")
     remedy: str = Field(description="one concrete thing: the flag, the line, the option")
     options: list[str] | None = Field(
         default=None,

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.explain.made import STEPS, crowded, found, hosts_of, job, rules
+from tests.explain.made import STEPS, crowded, found, hosts_of, job, ring, rules
 from tests.replay.windows import Call, late
 
 import allpull
@@ -205,3 +205,15 @@ def test_the_time_of_a_communication_hook_is_that_of_a_step_of_the_median_rank()
     )
     assert comm_hooks(run) == (CommHook(name="slowly", seconds=pytest.approx(0.003), calls=3.0),)
     assert comm_hooks(SimpleNamespace(events={0: killed})) == ()
+
+
+@pytest.mark.parametrize(("largest", "expected"), [(0.98, []), (0.1, ["no-overlap"])])
+def test_smaller_buckets_are_not_advised_where_one_gradient_is_most(largest: float, expected: list[str]) -> None:
+    """A table of embeddings is ready last, and no bucket divides it."""
+    window = job(8, bucket_s=(0.006, 0.0001), lead_s=(0.0003, 0.0))
+    assert window.reductions is not None
+    assert window.reductions.size_bytes is not None
+    total = int(window.reductions.size_bytes.sum())
+    others = [int(total * (1 - largest)) // 20] * 20
+    network = DdpSettings(gradients_bytes=(*others, total - sum(others)))
+    assert rules(window, replace(EIGHT, connections=ring(4, busy_share=0.1)), networks=[network]) == expected

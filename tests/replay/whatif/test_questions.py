@@ -285,6 +285,21 @@ def test_a_bucket_of_all_gradients_waits_for_the_last_of_them() -> None:
     assert total_s(network.with_buckets(one, 10**9)) == pytest.approx(10 * (0.110 + 0.060))
 
 
+def test_no_bucket_divides_a_gradient() -> None:
+    """As DDP fills them: a bucket ends with the gradient that makes it full. An embedding is the last, and the most."""
+    one = window(2, 10, bucket_s=0.100, sizes=[100_000_000], **BEGUN)
+    embedding = [1_000_000] * 10 + [90_000_000]
+    whole = network.with_buckets(one, 25_000_000, gradients_bytes=embedding)
+    assert total_s(whole) == pytest.approx(total_s(one))
+    cut = network.with_buckets(one, 5_000_000, gradients_bytes=embedding).reductions
+    assert cut is not None
+    assert cut.size_bytes is not None
+    assert cut.size_bytes.tolist() == [5_000_000, 5_000_000, 90_000_000]
+    other = network.with_buckets(one, 25_000_000, gradients_bytes=[1, 2])  # of another network
+    assert other.reductions is not None
+    assert other.reductions.buckets == 4
+
+
 @given(SEEDS)
 def test_buckets_cut_where_they_are_cut_change_nothing(seed: int) -> None:
     one = window(3, 4, backward=jitter(3, 4, sd_s=0.02, seed=seed), bucket_s=[0.002, 0.01, 0.01, 0.007],

@@ -103,6 +103,11 @@ class Facts:
         return 0.0 if self.loading is None or self.loading.making is None else self.loading.making.batch_s
 
     @property
+    def gradients_bytes(self) -> tuple[int, ...]:
+        """The size of each gradient of the one network in DDP, in the order of reduction; empty: not known."""
+        return self.networks[0].gradients_bytes if len(self.networks) == 1 else ()
+
+    @property
     def step_s(self) -> float:
         """The mean step of the job, replayed."""
         return self.replayed.total_s / max(1, self.window.steps.size)

@@ -20,6 +20,7 @@ from allpull.schema.explained import INDICATIVE
 from allpull.schema.results import Interval
 
 LEAST_LEFT = 0.01  # of a step: clocks that are wrong by more tell nothing
+HIDDEN = 0.8  # of a loss: where its own removal saves less, other faults have to be removed with it
 CERTAIN = 0.9  # of a loss: a price of which that much is certain is an estimate, not an upper bound
 
 
@@ -27,16 +28,23 @@ CERTAIN = 0.9  # of a loss: a price of which that much is certain is an estimate
 class Price:
     """The cost of a candidate, s per step, and the speed-up without it; ``alone_s``: the saving of its own removal.
 
-    ``there``: the rows of the steps in which it costs anything, ``there_s`` per step; None: in all of them.
-    ``ends_s``: the cost of the first and of the last step, where it grows or shrinks little by little.
+    ``step_s``: the mean step that the speed-up begins at, the recorded one, except where others hide the loss: then it
+    is the step without these. ``there``: the rows of the steps in which it costs anything, ``there_s`` per step; None:
+    in all of them. ``ends_s``: the cost of the first and of the last step, where it grows or shrinks little by little.
     """
 
     loss_s: float
     gain: Interval
     alone_s: float
+    step_s: float
     there: slice | None = None
     there_s: float | None = None
     ends_s: tuple[float, float] | None = None
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether its own removal saves less, because of others that have to be removed first."""
+        return self.alone_s < HIDDEN * self.loss_s
 
 
 def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = None) -> Price:
@@ -55,14 +63,19 @@ def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = Non
     apart = goes.apart
     if apart is None:
         apart = facts.window.odd if rare is None else rare
-    return Price(
+    priced = Price(
         loss_s=float(cost_s.sum()) / steps,
         gain=_speed_up(recorded_s - cost_s, goes.varying, apart),
         alone_s=float((recorded_s - alone_s).sum()) / steps,
+        step_s=float(recorded_s.sum()) / steps,
         there=goes.there,
         there_s=None if goes.there is None else float(cost_s[goes.there].mean()),
         ends_s=goes.ends,
     )
+    if not priced.is_hidden:
+        return priced
+    gain = _speed_up(before_s - cost_s, goes.varying, apart)
+    return replace(priced, gain=gain, step_s=float(before_s.sum()) / steps)
 
 
 def bounded(candidate: Candidate, unbounded: Price, facts: Facts, base: Window) -> Price:
@@ -102,7 +115,7 @@ def _compares(candidate: Candidate, base: Window) -> bool:
 
 def _with_clock_error(priced: Price, facts: Facts) -> Price:
     """``priced`` with a loss that clocks may hide or feign ``bound_s`` per step of; an upper bound stays one."""
-    error, gain = facts.window.bound_s / facts.step_s, priced.gain
+    error, gain = facts.window.bound_s / priced.step_s, priced.gain
     if gain.is_at_most:
         most = _moved(gain.value, -error)
         low = None if gain.low is None else max(_moved(gain.low, error), min(1.0, gain.low))
@@ -144,7 +157,7 @@ def _with_pacing(candidate: Candidate, priced: Price, facts: Facts) -> Price:
     more_s = float(each_s[ranks].max() - np.median(np.delete(each_s, ranks)))
     if more_s <= 0:
         return priced
-    low = max(_moved(low, more_s / facts.step_s), min(1.0, low))
+    low = max(_moved(low, more_s / priced.step_s), min(1.0, low))
     return replace(priced, gain=Interval(value=priced.gain.value, low=low, high=priced.gain.high))
 
 

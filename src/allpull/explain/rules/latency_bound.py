@@ -72,14 +72,15 @@ def find(facts: Facts) -> list[Candidate]:
     if not MOST * taken_s <= each_s * lane.buckets <= taken_s:
         return []
     largest = int(lane.size_bytes.max())
+    larger = partial(with_buckets, gradients_bytes=facts.gradients_bytes)
     total_s = {
-        cap: replay(with_buckets(facts.window, cap, latency_s=each_s)).total_s
+        cap: replay(larger(facts.window, cap, latency_s=each_s)).total_s
         for cap in larger_sizes(largest, int(lane.size_bytes.sum()))
     }
     cap = min(total_s, key=lambda one: total_s[one])
-    without = partial(with_buckets, cap_bytes=cap, latency_s=each_s)
-    larger, near = bucket_size(facts.start, math.ceil(cap / MIB)), one_switch(facts.start)
-    remedy = joined("; ", within("larger buckets: ", larger), within("hosts near each other: ", near))
+    without = partial(larger, cap_bytes=cap, latency_s=each_s)
+    capped, near = bucket_size(facts.start, math.ceil(cap / MIB)), one_switch(facts.start)
+    remedy = joined("; ", within("larger buckets: ", capped), within("hosts near each other: ", near))
     return [
         Candidate(
             rule="latency-bound",
@@ -95,6 +96,6 @@ def find(facts: Facts) -> list[Candidate]:
                 size("the largest bucket", largest, "buckets of DDP"),
             ),
             without=without,
-            bounds=(without, partial(with_buckets, cap_bytes=cap, latency_s=taken_s / lane.buckets)) if gloo else None,
+            bounds=(without, partial(larger, cap_bytes=cap, latency_s=taken_s / lane.buckets)) if gloo else None,
         )
     ]

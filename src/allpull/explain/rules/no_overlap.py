@@ -11,10 +11,10 @@ How it is found
     runs on CPUs without idle time: there, an exchange during backward would take CPU time from backward.
 
 What it costs
-    The replay with buckets of 25 MiB, or of a quarter of the gradients where these are less than 100 MiB. Bytes are
-    taken to become ready evenly over the backward pass that reduces them, and each bucket to take the latency between
-    hosts, where pings show it. Where the size of the gradients is not known, at most what an exchange during the whole
-    of backward saves.
+    The replay with buckets of 25 MiB, or of a quarter of the gradients where these are less than 100 MiB; no bucket
+    divides the gradient of one parameter. Bytes are taken to become ready evenly over the backward pass that reduces
+    them, and each bucket to take the latency between hosts, where pings show it. Where the size of the gradients is not
+    known, at most what an exchange during the whole of backward saves.
 
 What to do
     Smaller buckets: `DDP(model, bucket_cap_mb=25)`, or less for a small model. In other libraries the switch that
@@ -22,8 +22,9 @@ What to do
     backward.
 
 When it is wrong
-    A network with nearly all parameters in its first layers has late gradients by nature. Overlap slows down
-    computation on accelerators, whose processors the collectives use, too.
+    A network with nearly all parameters in its first layers has late gradients by nature; the price knows that only
+    where most of them are one parameter, such as an embedding. Overlap slows down computation on accelerators, whose
+    processors the collectives use, too.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def find(facts: Facts) -> list[Candidate]:
     latency_s = bucket_latency_s(facts) or 0.0
     if latency_s > float(np.median(lane.seconds, axis=0).min()):
         latency_s = 0.0  # gradients travel another way than pings
-    smaller = partial(with_buckets, cap_bytes=cap_mib * MIB, latency_s=latency_s)
+    gradients_bytes = facts.gradients_bytes
+    smaller = partial(with_buckets, cap_bytes=cap_mib * MIB, latency_s=latency_s, gradients_bytes=gradients_bytes)
     exposed_s = float(facts.blame.transfer_s.mean()) if facts.blame is not None else 0.0
     return [
         Candidate(

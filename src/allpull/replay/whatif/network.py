@@ -6,7 +6,9 @@ is, as one bucket: a faster network then gains at least what is given here, and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -102,12 +104,21 @@ def without_reductions(window: Window, needless: Bools) -> Window:
     return replace(window, kind=kind, reductions=left)
 
 
-def with_buckets(window: Window, cap_bytes: int, *, first_bytes: int | None = None, latency_s: float = 0.0) -> Window:
+def with_buckets(
+    window: Window,
+    cap_bytes: int,
+    *,
+    first_bytes: int | None = None,
+    latency_s: float = 0.0,
+    gradients_bytes: Sequence[int] = (),
+) -> Window:
     """Gradients are reduced in buckets of ``cap_bytes``, the first of ``first_bytes`` (None: the same).
 
-    Bytes are assumed to become ready evenly between the moments at which the recorded buckets did, from the start of
-    backward on, and to take as long as they did. ``latency_s`` of the time of a bucket does not depend on its size:
-    without it smaller buckets cost nothing, and the gain is an upper bound.
+    With ``gradients_bytes``, the size of each in the order of reduction, a bucket is full once it has that many bytes,
+    and no gradient is divided, as DDP does it (`compute_bucket_assignment_by_size`). Bytes are assumed to become ready
+    evenly between the moments at which the recorded buckets did, from the start of backward on, and to take as long as
+    they did. ``latency_s`` of the time of a bucket does not depend on its size: without it smaller buckets cost
+    nothing, and the gain is an upper bound.
 
     Raises:
         ValueError: the window has no buckets of known size, or a size is not positive.
@@ -119,6 +130,8 @@ def with_buckets(window: Window, cap_bytes: int, *, first_bytes: int | None = No
         raise ValueError("a bucket has at least one byte")
     edges = np.concatenate([[0.0], np.cumsum(lane.size_bytes.astype(np.float64))])
     cuts = _cuts(float(edges[-1]), float(cap_bytes), float(first_bytes or cap_bytes))
+    if sum(gradients_bytes) == lane.size_bytes.sum():
+        cuts = _full(gradients_bytes, cap_bytes, first_bytes or cap_bytes)
     after = np.clip(np.searchsorted(edges, cuts, side="left"), 1, lane.buckets)
     share = (cuts - edges[after - 1]) / np.maximum(edges[after] - edges[after - 1], 1.0)
 
@@ -178,3 +191,13 @@ def _cuts(total: float, cap: float, first: float) -> Floats:
     """Where buckets end, in bytes from the first gradient: at ``first``, then every ``cap``, and at ``total``."""
     inner = np.arange(first, total, cap)
     return np.append(inner, total)
+
+
+def _full(gradients_bytes: Sequence[int], cap: int, first: int) -> Floats:
+    """Where buckets end that are full with ``first`` or ``cap`` bytes or more, in bytes from the first gradient."""
+    ends: list[int] = []
+    for end in accumulate(gradients_bytes):
+        if end - (ends[-1] if ends else 0) >= (cap if ends else first):
+            ends.append(end)
+    total = sum(gradients_bytes)
+    return np.array(ends if ends and ends[-1] == total else [*ends, total], dtype=np.float64)

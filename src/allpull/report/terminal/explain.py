@@ -193,11 +193,11 @@ def _price(finding: Finding) -> str:
     """The cost of a finding and the speed-up without it, or their upper bounds."""
     if finding.loss_s_per_step is None or finding.gain is None:
         return "Advice: no measurement of this run can price it."
-    gain = finding.gain
+    gain, subject = finding.gain, "Then it costs" if finding.is_hidden else "It costs"
     cost = f"{show_time(finding.loss_s_per_step)} per step, {percent(finding.loss_share)} of it"
     if gain.is_at_most:
-        return f"It costs at most {cost}; without it training is {bounded(gain)} as fast{certain_part(gain)}."
-    return f"It costs {cost}; without it training is {times(gain.value)} as fast{_range(gain)}."
+        return f"{subject} at most {cost}; without it training is {bounded(gain)} as fast{certain_part(gain)}."
+    return f"{subject} {cost}; without it training is {times(gain.value)} as fast{_range(gain)}."
 
 
 def _range(gain: Interval) -> str:

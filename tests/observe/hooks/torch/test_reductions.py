@@ -139,6 +139,8 @@ for step in range(12):
         assert step.arrival_ns == max(second[-1], third[-1])
     sizes = {one.network: sum(one.sizes_bytes) for one in run.events("buckets")}
     assert sizes == {0: 4 * 2 * (64 + 8), 1: 4 * (64 + 8 + 8 + 1)}
+    for one in run.events("buckets"):
+        assert sorted(one.gradients_bytes) == sorted(4 * size for size in ([64, 8, 64, 8], [64, 8, 8, 1])[one.network])
 
 
 def test_a_pass_that_ddp_does_not_reduce_has_no_arrival_although_another_network_could(watched: Watch) -> None:

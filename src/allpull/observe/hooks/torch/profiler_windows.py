@@ -8,10 +8,11 @@ opened: two cannot run at once, and the second to start would fail or record not
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import tempfile
 import time
-from typing import Any, Callable, Iterable, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from ....rundir import layout
 from ....rundir.write import private_folder
@@ -20,6 +21,7 @@ from ..inference.step_inference import StepInference
 from ..safety import safely
 
 BUCKETS_AT = 4  # DDP rebuilds its buckets after its first step
+MOST_GRADIENTS = 10_000  # a line of 100 kB
 QUIET = ("KINETO_LOG_LEVEL", "99")  # else kineto logs each window to the program's stderr
 
 
@@ -141,10 +143,41 @@ class Buckets:
         self._inference.boundary.remove(self.at_step)
         now = time.monotonic_ns()
         for number, network in self._networks():
-            sizes = sizes_of(network._get_ddp_logging_data())
+            logging_data = network._get_ddp_logging_data()
+            sizes = sizes_of(logging_data)
             if sizes:
-                event = {"kind": "buckets", "step": step, "sizes_bytes": sizes, "network": number, "t_ns": now}
-                recorder.journal.event(event, now)
+                event = {"kind": "buckets", "step": step, "sizes_bytes": sizes, "network": number}
+                gradients = gradients_of(logging_data, _reduced(network))
+                recorder.journal.event({**event, "gradients_bytes": gradients, "t_ns": now}, now)
+
+
+def gradients_of(logging_data: Dict[str, Any], reduced: List[int]) -> List[int]:
+    """The sizes of ``reduced`` gradients in the order of reduction, from the data of DDP's logger; []: not known.
+
+    DDP reduces in the order in which gradients were first ready, and before it knows that in the opposite order of its
+    parameters. What it logs are places among the parameters that it was given with `requires_grad`, which a program may
+    have changed since: so the sizes have to make up the buckets.
+
+    >>> gradients_of({"rebuilt_bucket_sizes": "30, 5", "rebuilt_per_bucket_param_indices": "2 0, 1"}, [10, 5, 20])
+    [20, 10, 5]
+    >>> gradients_of({"bucket_sizes": "25, 10"}, [10, 5, 20]), gradients_of({"bucket_sizes": "20, 10"}, [10, 5, 20])
+    ([20, 5, 10], [])
+    """
+    text = logging_data.get("rebuilt_per_bucket_param_indices") or ""
+    order = [int(place) for place in text.replace(",", " ").split()] or list(reversed(range(len(reduced))))
+    if sorted(order) != list(range(len(reduced))) or len(order) > MOST_GRADIENTS:
+        return []
+    gradients = [reduced[place] for place in order]
+    ends = set(itertools.accumulate(gradients))
+    bucket_ends = list(itertools.accumulate(sizes_of(logging_data)))
+    return gradients if ends.issuperset(bucket_ends) and max(ends) == bucket_ends[-1] else []
+
+
+def _reduced(network: Any) -> List[int]:
+    """The sizes of the parameters whose gradients ``network`` reduces, in its order."""
+    ignored = set(getattr(network, "parameters_to_ignore", ()))
+    named = ((name, one) for name, one in network.module.named_parameters() if name not in ignored)
+    return [one.numel() * one.element_size() for _, one in named if one.requires_grad]
 
 
 def _start_quietly(profile: Any) -> None:
