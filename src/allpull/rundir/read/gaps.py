@@ -32,6 +32,7 @@ MAX_SILENT_SAMPLES = 2  # times the usual distance
 LATE_S = 0.5  # and that much more: a busy machine delays samples
 NAMED_RANKS = 1000  # that a gap holds by number: run.json may speak of any number of ranks
 SHOWN_REASONS = 3
+BY_SIGNAL = 128  # exit codes above it: 128 + the number of the signal
 OLD_NO_COUNTERS = "no counters: "
 """Before format 1.4, an entry of a counters file's ``sources`` that begins so said why nothing was counted."""
 
@@ -219,6 +220,11 @@ def _uncovered(header: CountersHeader, times_s: NDArray[np.float64], begin_s: fl
 
 def why_no_rank(processes: Sequence[ProcessRecord], ended: Exit | None = None) -> str:
     """Why no process of an observed command became a rank, from their own records and how the job ``ended``."""
+    if not processes and ended is not None and (ended.signal or ended.code > BY_SIGNAL):
+        return (
+            f"no process had begun to train when the job ended: {ended.describe()}. One that a signal ends before its "
+            "first step leaves no record; of a job that hangs there, py-spy dump --pid PID shows where"
+        )
     if not processes and ended is not None and ended.code:
         return f"no process that imports torch was seen before the job failed: {ended.describe()}"
     if not processes:
