@@ -147,7 +147,7 @@ def test_a_command_without_ranks_says_why(make_run: MakeRun) -> None:
     (root / "run.json").write_text(json.dumps({**record, "exit": {"code": 3}}))
     assert read_run(root).gaps[0].text.endswith("before the job failed: the job ended with code 3")  # no flag of Python
     (root / "run.json").write_text(json.dumps({**record, "exit": {"code": 130}}))
-    assert read_run(root).gaps[0].text.startswith("no process had begun to train when the job ended: the job ended with")
+    assert read_run(root).gaps[0].text.startswith("no process had begun to train when the job ended: ")
     for pid in (7, 8, 9):
         path = root / layout.process_file("here", pid)
         path.parent.mkdir(parents=True, exist_ok=True)
