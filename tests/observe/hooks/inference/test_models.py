@@ -267,3 +267,32 @@ def test_an_optimizer_that_is_compiled_steps_where_its_gradients_are_dropped(wat
     assert [step.samples for step in steps] == [16 + 16, 16, 16, 6, *SAMPLES]  # two until it is known
     assert [step.optimizer_ns for step in steps] == 9 * [None]
     assert [event.part for event in run.events("switched_off")] == ["optimizers"]
+
+
+@pytest.mark.parametrize("how", ["net", "torch.compile(net, backend='eager')"])
+def test_a_network_of_which_each_optimizer_has_a_part_is_timed_as_a_whole(watched: Watch, how: str) -> None:
+    """What lies between the two parts has no parameters, and is forward, too."""
+    run = watched(
+        f"""
+import time, torch
+from torch import nn
+
+class Slow(nn.Module):
+    def forward(self, x):
+        time.sleep(0.02)
+        return x
+
+net = nn.Sequential(nn.Linear(8, 8), Slow(), nn.Linear(8, 1))
+optimizers = [torch.optim.SGD(net[0].parameters()), torch.optim.Adam(net[2].parameters())]
+called = {how}
+for step in range(12):
+    called(torch.randn(4, 8)).sum().backward()
+    for one in optimizers:
+        one.step()
+        one.zero_grad()
+"""
+    )
+    assert run.code == 0, run.err
+    assert not run.events("switched_off")
+    assert all(step.forward_ns > 20_000_000 for step in run.steps()[2:])
+    assert all(step.end_ns - step.begin_ns < 2 * step.forward_ns for step in run.steps()[4:])

@@ -1,7 +1,7 @@
 """Observe forward and backward passes of a program's network, and its switch to evaluation.
 
-The network is the module in DistributedDataParallel, or the one whose parameters an optimizer was given. Only that
-module is observed, never its layers.
+The network is the module in DistributedDataParallel, or the one whose parameters an optimizer was given. Where each of
+several optimizers was given a part, calls of the module that holds these parts are observed, too. Layers never are.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .dynamo_skip import skip_our_code
 from .noted_calls import learning, running
 
 SLOT = "_compiled_call_impl"  # where Module.compile stores the call that replaces the module's own
+MANY = 2  # networks, which a module may hold that is called as a whole
 MOST_RECENT = 8  # modules whose parameters were listed last: that of a new optimizer is among them
 
 
@@ -34,6 +35,7 @@ class Networks:
         self._roots: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._order: List["weakref.ref[Any]"] = []  # of the same, in the order in which they were found
         self._parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._holders: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
         self.see_inputs: Optional[Callable[[Iterable[Any]], None]] = None  # called with the inputs of each call
@@ -103,6 +105,7 @@ class Networks:
             if share & parameters:
                 self._watch_calls(module)
                 parameters -= share
+        self._watch_holder()
 
     @safely("networks")
     def watch_parts(self) -> None:
@@ -114,11 +117,25 @@ class Networks:
                     self._wrap_calls(part)
         self._inference.in_parts = bool(self._parts)
 
+    def _watch_holder(self) -> None:
+        """Observe calls of the smallest module that holds all networks, and of its compiled form, where several are."""
+        networks = {id(network) for network in self.outermost()}
+        if len(networks) < MANY:
+            return
+        modules = (module for module in _alive() if module not in self._shells)
+        holder = next((one for one in modules if networks <= {id(part) for part in one.modules()}), None)
+        if holder is not None and holder not in self._holders:
+            self._holders.add(holder)
+            for module in (holder, *(shell for shell in self._shells if shell._orig_mod is holder)):
+                self._wrap_calls(module)
+
     @safely("networks")
     def _made_shell(self, shell: Any, module: Any) -> None:
         self._shells.add(shell)
         if module in self._roots:
             self._watch_calls(shell)
+        elif module in self._holders:
+            self._wrap_calls(shell)
 
     def _wrap_parallel(self, parallel: Any) -> None:
         construct = parallel.__init__
@@ -171,7 +188,7 @@ class Networks:
         @functools.wraps(in_place)
         def observed(module: Any, *args: Any, **kwargs: Any) -> Any:
             answer = in_place(module, *args, **kwargs)
-            if module in self._roots:
+            if module in self._roots or module in self._holders:
                 self._wrap_calls(module)
             return answer
 
