@@ -157,6 +157,21 @@ def test_a_rank_that_raised_is_not_called_killed(make_run: MakeRun) -> None:
     assert texts(read_run(root).gaps) == ["rank 1 ended by an exception: KeyError"]
 
 
+def test_what_ended_the_rank_that_failed_first_comes_first(make_run: MakeRun) -> None:
+    """Rank 0 fails because rank 1 is gone."""
+    root = make_run()
+    for rank, name in enumerate(("RuntimeError", "ValueError")):
+        raised = {"kind": "exception", "type": name, "message": "any", "t_ns": 4}
+        events = root / layout.events_file(rank)
+        events.write_text("".join([*events.read_text().splitlines(keepends=True)[:2], json.dumps(raised), "\n"]))
+    record = json.loads((root / "run.json").read_text())
+    (root / "run.json").write_text(json.dumps({**record, "exit": {"code": 1, "rank": 1, "host": "here"}}))
+    assert [one for one in texts(read_run(root).gaps) if "exception" in one] == [
+        "rank 1 ended by an exception: ValueError",
+        "rank 0 ended after that by an exception: RuntimeError",
+    ]
+
+
 def test_a_running_job_is_not_called_killed(make_run: MakeRun) -> None:
     root = make_run(status="running")
     rewrite(root / layout.events_file(1), lambda _: None, 2)

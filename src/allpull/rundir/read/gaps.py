@@ -20,7 +20,7 @@ from allpull.rundir.read.events import EventLog
 from allpull.rundir.read.headers import ProcessRecord
 from allpull.rundir.read.steps import StepsFile, spans
 from allpull.schema.counters import CountersHeader
-from allpull.schema.events import Watching
+from allpull.schema.events import Raised, Watching
 from allpull.schema.gap import SHOWN_RANKS, Gap, named_ranks, of_ranks
 from allpull.schema.host import HostRecord
 from allpull.schema.run import UNENDED, Exit, RunRecord
@@ -107,8 +107,7 @@ def of_events(record: RunRecord, ranks: set[int], events: Mapping[int, EventLog]
     unheard = sorted(ranks - set(events)) if events else []
     if unheard:
         yield of_ranks("event records", unheard, " left no events: of epochs, evaluations and metrics these have none")
-    if raised:
-        yield of_ranks("rank ended", raised, f" ended by an exception: {events[raised[0]].exceptions[-1].type[:80]}")
+    yield from _raised(record, {rank: events[rank].exceptions[-1] for rank in raised})
     again = {rank: log for rank, log in events.items() if log.restarted and log.epochs}
     if again:
         rank, log = next(iter(again.items()))
@@ -127,6 +126,19 @@ def of_events(record: RunRecord, ranks: set[int], events: Mapping[int, EventLog]
     damaged = {rank: log.damaged for rank, log in events.items() if log.damaged}
     if damaged:
         yield of_ranks("event records", damaged, f": {counted(sum(damaged.values()), 'damaged event')} left out")
+
+
+def _raised(record: RunRecord, last: Mapping[int, Raised]) -> Iterator[Gap]:
+    """The exceptions that ended ranks, those of one type together, and that of the rank that failed first before all.
+
+    The others may have failed because that one was gone, as Gloo has it: "Connection closed by peer".
+    """
+    failed_first = None if record.exit is None else record.exit.rank
+    in_order = sorted(last, key=lambda rank: rank != failed_first)
+    for name in dict.fromkeys(last[rank].type for rank in in_order):
+        ranks = [rank for rank in sorted(last) if last[rank].type == name]
+        after = " after that" if failed_first in last and failed_first not in ranks else ""
+        yield of_ranks("rank ended", ranks, f" ended{after} by an exception: {name[:80]}")
 
 
 def of_hosts(record: RunRecord, hosts: tuple[HostRecord, ...], counters: list[CountersFile]) -> Iterator[Gap]:
