@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from allpull.predict.calibration.calibrated import Calibration
+from allpull.predict.calibration.crowding import GROWTH
 from allpull.predict.calibration.links import LOCAL, NETWORK
 from allpull.predict.calibration.measured import MeasuredRun
 from allpull.predict.calibration.parameters import HIGH, LOW, Floats, Parameter, State
@@ -184,7 +185,7 @@ def baselines(one: Forecast, calibration: Calibration) -> Iterable[Baseline]:
 
 def parameter_records(calibration: Calibration, jobs: Sequence[Job]) -> list[ForecastParameter]:
     """The records of all parameters that ``jobs`` need, compute first."""
-    unused = _unused(jobs)
+    unused = _unused(jobs, calibration)
     fit = calibration.compute
     names = ", ".join(run.run for run in calibration.runs)
     if len(fit.batches) == 1:
@@ -211,9 +212,11 @@ def parameter_records(calibration: Calibration, jobs: Sequence[Job]) -> list[For
     ]
 
 
-def _unused(jobs: Sequence[Job]) -> tuple[str, ...]:
-    """The parameters of links that none of ``jobs`` uses."""
-    return () if any(job.ranks > job.hosts for job in jobs) else (f"{LOCAL} latency", f"{LOCAL} time per byte")
+def _unused(jobs: Sequence[Job], calibration: Calibration) -> tuple[str, ...]:
+    """The parameters that none of ``jobs`` uses: of links, and beyond the ranks per host that were measured."""
+    links = () if any(job.ranks > job.hosts for job in jobs) else (f"{LOCAL} latency", f"{LOCAL} time per byte")
+    fullest = max(calibration.crowding, default=0)
+    return links if any(job.ranks_per_host > fullest for job in jobs) else (*links, GROWTH)
 
 
 def runs_used(calibration: Calibration) -> list[CalibrationRun]:
@@ -258,7 +261,7 @@ def next_measurement(forecasts: Sequence[Forecast], calibration: Calibration) ->
     if not forecasts:
         return None
     step_s = forecasts[-1].step_s
-    unused = _unused([forecasts[-1].job])
+    unused = _unused([forecasts[-1].job], calibration)
     shares: dict[str, float] = {}
     for one in calibration.parameters.by_name.values():
         if one.name in unused:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from allpull.predict.calibration import links
 from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
+from allpull.predict.calibration.crowding import crowding, growth, work_s
 from allpull.predict.calibration.epochs import events
 from allpull.predict.calibration.links import LOCAL, NETWORK, Timed
 from allpull.predict.calibration.measured import CannotCalibrate, MeasuredRun
@@ -27,7 +28,6 @@ SEED = 0
 LOOKS = 32  # steps of each draw on which the overlap of buckets is computed
 MOST_LATENCY_S = 1e-4  # of a hop between hosts in one data centre, by TCP
 MOST_ERROR = 1 / 3  # of a step of a calibrated run: an interval that allows for it spans a factor of three
-LEAST_WORK_S = 1e-9  # of a step: work is divided by
 REPEAT_SD = 0.0071  # of a step from run to run: the 90 % quantile of how entries of MLPerf repeat
 
 PROBE_NETWORK = "allpull probe allreduce -n {ranks} --set launch.hosts={hosts}"
@@ -61,6 +61,7 @@ def calibrate(
     timed = _timed(runs, probes, resamples, draws, rng)
     latency = None if stated.latency_s is None else links.stated_latency(stated.latency_s, draws, rng)
     exchange = _exchange(timed, with_buckets, latency, draws, rng)
+    by_host = crowding(runs, largest, resamples)
     looks = rng.permuted(resamples[id(with_buckets)], axis=1)[:, :LOOKS]
     epochs = max((run.epochs for run in runs if run.epochs is not None), key=lambda one: one.ranks, default=None)
     fit = Calibration(
@@ -80,6 +81,7 @@ def calibrate(
                 *_work(largest, resamples[id(largest)], repeat, draws, rng),
                 *exchange.parameters,
                 *_calls(largest, resamples[id(largest)], draws, rng),
+                *growth(by_host, rng),
             ]
         ),
         compute=_compute(runs, resamples, repeat),
@@ -90,7 +92,7 @@ def calibrate(
         algorithm=exchange.algorithm,
         known_links=exchange.known_links,
         events={} if epochs is None else events(epochs, draws, rng),
-        crowding=_crowding(runs, largest, resamples),
+        crowding=by_host,
         notes=tuple(exchange.notes),
     )
     return _with_local_rate(_with_stated(_with_error(fit, rng), stated, latency, rng), rng)
@@ -168,31 +170,11 @@ def _compute(runs: Sequence[MeasuredRun], resamples: Mapping[int, NDArray[np.int
     for run in runs:
         if run.batch is not None and (run.batch not in by_batch or run.ranks > by_batch[run.batch].ranks):
             by_batch[run.batch] = run
-    work = {
-        batch: np.maximum(_mean((run.work_s - run.input_s).mean(axis=1), resamples[id(run)]), LEAST_WORK_S)
-        * (1 + repeat)
-        for batch, run in by_batch.items()
-    }
+    work = {batch: work_s(run, resamples) * (1 + repeat) for batch, run in by_batch.items()}
     try:
         return compute.fitted(work)
     except ValueError as error:
         raise CannotCalibrate(str(error)) from error
-
-
-def _crowding(
-    runs: Sequence[MeasuredRun], largest: MeasuredRun, resamples: Mapping[int, NDArray[np.intp]]
-) -> dict[int, Floats]:
-    """Work of a rank by ranks per host, over that in ``largest``, (draws,); of several runs the one with most ranks."""
-
-    def work_s(run: MeasuredRun) -> Floats:
-        return np.maximum(_mean((run.work_s - run.input_s).mean(axis=1), resamples[id(run)]), LEAST_WORK_S)
-
-    fullest = dict[int, MeasuredRun]()
-    for run in sorted(runs, key=lambda one: one.ranks):
-        if run.batch == largest.batch:
-            fullest[run.ranks_per_host] = run
-    fullest[largest.ranks_per_host] = largest
-    return {count: work_s(run) / work_s(largest) for count, run in fullest.items()}
 
 
 def _work(

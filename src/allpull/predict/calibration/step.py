@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from allpull.predict.calibration.calibrated import Calibration
+from allpull.predict.calibration.crowding import GROWTH, crowded
 from allpull.predict.calibration.parameters import Floats
 from allpull.predict.job import Job
 from allpull.predict.terms.algorithms import ALGORITHMS
@@ -24,7 +25,8 @@ def step_terms(job: Job, calibration: Calibration) -> dict[str, Floats]:
     follows the last gradient of the last rank.
     """
     parameters = calibration.parameters
-    work_s = calibration.compute.seconds(job.batch) * _crowding(job, calibration)
+    more = crowded(job.ranks_per_host, calibration.crowding, parameters.get(GROWTH))
+    work_s = calibration.compute.seconds(job.batch) * more
     assert calibration.largest.batch is not None
     longer = work_s / calibration.compute.seconds(calibration.largest.batch)
     terms = {COMPUTE: work_s, INPUT: parameters.get("input wait")}
@@ -47,14 +49,6 @@ def step_terms(job: Job, calibration: Calibration) -> dict[str, Floats]:
         terms[INPUT] = np.maximum(terms[INPUT], wait(_probed_s(job, calibration.input), busy_s))
     factor = 1 + parameters.get("model error")
     return {name: seconds * factor for name, seconds in terms.items()}
-
-
-def _crowding(job: Job, calibration: Calibration) -> Floats:
-    """Work of a rank over that in the largest run, on the fullest measured host that is no fuller than its own."""
-    measured = calibration.crowding
-    if not measured:
-        return np.ones(())
-    return measured[max((one for one in measured if one <= job.ranks_per_host), default=min(measured))]
 
 
 def _input_s(job: Job, calibration: Calibration) -> Floats:
