@@ -318,6 +318,11 @@ def test_a_tiny_exchange_that_waits_for_cpus_is_not_called_a_slow_network() -> N
     assert late.rule == "network-bound"
     assert "15.6 KiB per step are too few to take that long: threads are woken late" in late.remedy
     assert "fp16" not in late.remedy
+    assert "bucket_cap_mb" not in late.remedy
+    many = job(4, bucket_s=(0.006,) * 10, sizes=(1_600,) * 10)
+    joined = next(one for one in found(many, alone).findings if one.rule == "network-bound")
+    assert "in fewer buckets: DDP(model, bucket_cap_mb=25)" in joined.remedy
+    assert next(one.value for one in joined.evidence if one.what == "buckets of a step") == 10
     full = next(one for one in found(large, alone).findings if one.rule == "network-bound")
     assert "fp16_compress_hook" in full.remedy
     assert "woken" not in full.remedy

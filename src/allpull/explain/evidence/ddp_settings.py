@@ -19,12 +19,14 @@ class DdpSettings:
 
     ``buffers_bytes``: size of the buffers that are broadcast before forward, 0: none are. ``unused_bytes``: the most
     parameters that any rank had no gradient of in one of ``checked_passes``; None: DDP does not look for them.
-    ``gradients_bytes``: the size of each gradient, in the order of reduction; empty: not known.
+    ``buckets``: how many it reduces; 0: not known. ``gradients_bytes``: the size of each gradient, in the order of
+    reduction; empty: not known.
     """
 
     buffers_bytes: int = 0
     unused_bytes: int | None = None
     checked_passes: int = 0
+    buckets: int = 0
     gradients_bytes: tuple[int, ...] = ()
 
 
@@ -37,25 +39,29 @@ def ddp_settings(run: RunData) -> tuple[DdpSettings, ...]:
             latest.setdefault(one.network, []).append(one)
     if any(len(of_ranks) < ranks for of_ranks in latest.values()):
         return ()
-    return tuple(_merged(latest[network], _gradients_bytes(run, network)) for network in sorted(latest))
+    return tuple(_merged(latest[network], _cut(run, network)) for network in sorted(latest))
 
 
-def _gradients_bytes(run: RunData, network: int) -> tuple[int, ...]:
-    """The size of each gradient of ``network``, where all ranks reduce them in the same order."""
-    orders = {
-        tuple(cut.gradients_bytes) for log in run.events.values() for cut in log.buckets if cut.network == network
+def _cut(run: RunData, network: int) -> tuple[int, tuple[int, ...]]:
+    """The buckets of ``network``, and the size of each of its gradients, where all ranks reduce them alike."""
+    cuts = {
+        (len(cut.sizes_bytes), tuple(cut.gradients_bytes))
+        for log in run.events.values()
+        for cut in log.buckets
+        if cut.network == network
     }
-    return orders.pop() if len(orders) == 1 else ()
+    return cuts.pop() if len(cuts) == 1 else (0, ())
 
 
-def _merged(of_ranks: list[DataParallel], gradients_bytes: tuple[int, ...]) -> DdpSettings:
+def _merged(of_ranks: list[DataParallel], cut: tuple[int, tuple[int, ...]]) -> DdpSettings:
     unused = [one.unused_bytes for one in of_ranks if one.find_unused_parameters and not one.static_graph]
     known = [size_bytes for size_bytes in unused if size_bytes is not None]
     return DdpSettings(
         buffers_bytes=min(one.buffers_bytes if one.broadcast_buffers else 0 for one in of_ranks),
         unused_bytes=max(known) if len(known) == len(of_ranks) else None,
         checked_passes=min(one.checked_passes for one in of_ranks),
-        gradients_bytes=gradients_bytes,
+        buckets=cut[0],
+        gradients_bytes=cut[1],
     )
 
 

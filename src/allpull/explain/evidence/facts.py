@@ -103,6 +103,12 @@ class Facts:
         return 0.0 if self.loading is None or self.loading.making is None else self.loading.making.batch_s
 
     @property
+    def buckets(self) -> int:
+        """How many buckets of gradients a step reduces, also where it is not known when each of them was ready."""
+        lane = self.window.reductions
+        return max(0 if lane is None else lane.buckets, sum(one.buckets for one in self.networks))
+
+    @property
     def gradients_bytes(self) -> tuple[int, ...]:
         """The size of each gradient of the one network in DDP, in the order of reduction; empty: not known."""
         return self.networks[0].gradients_bytes if len(self.networks) == 1 else ()

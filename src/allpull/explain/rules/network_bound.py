@@ -49,7 +49,7 @@ from allpull.explain.evidence.host_overhead import (
 )
 from allpull.explain.evidence.network import LEAST
 from allpull.explain.remedy import Action, joined, program, sentence, within
-from allpull.explain.remedy_text import TOPOLOGY, fast_interface, option_or
+from allpull.explain.remedy_text import TOPOLOGY, bucket_size, fast_interface, option_or
 from allpull.explain.rules.slow_link import SOURCE, gradient_evidence
 from allpull.replay.engine import event_times
 from allpull.replay.window import REDUCE
@@ -82,6 +82,8 @@ GATHER_LESS_IN_ZERO = sentence(
 )
 REDUCE_LESS = sentence("no_sync() over several batches, or a larger batch per rank")
 CALL_LESS = sentence("communicate less often: a larger batch per rank, or once in several steps")
+FEW_BUCKETS = 2  # of a small network: the first one, and the rest
+MIB, CAP_MIB = 1 << 20, 25  # the first bucket of DDP, and the others, by default
 ALMOST_ALL = 0.999  # a network with no share left would be infinitely fast
 
 
@@ -108,6 +110,7 @@ def find(facts: Facts) -> list[Candidate]:
                 seconds(f"transfer that {work} does not hide", exposed_s, facts.span),
                 *(evidence for one in calls if called for evidence in one.evidence(facts.span)),
                 *gradient_evidence(facts)[1:],
+                *_buckets(facts),
                 *(() if measured is None else (rate("rate of the connections between hosts", measured, SOURCE),)),
                 *host_evidence(facts),
                 *_seen(part, busy),
@@ -117,6 +120,11 @@ def find(facts: Facts) -> list[Candidate]:
             least_share=_least(facts),
         )
     ]
+
+
+def _buckets(facts: Facts) -> tuple[Evidence, ...]:
+    """How many buckets a step has, where they are small."""
+    return (count("buckets of a step", facts.buckets, "buckets of DDP"),) if _has_small_buckets(facts) else ()
 
 
 def _seen(part: float, busy: float | None) -> tuple[Evidence, ...]:
@@ -183,6 +191,8 @@ def _remedy(facts: Facts, calls: Sequence[_Calls]) -> Action:
         batch = option_or(facts.start, "train.batch", 2 * facts.start.batch)
         less = within("exchange less often: ", batch or REDUCE_LESS)
         late = f"{show_bytes(_exchanged_bytes(facts))} per step are too few to take that long: threads are woken late"
+        if _has_small_buckets(facts):
+            less = sentence("in fewer buckets: ", bucket_size(facts.start, CAP_MIB), "; or ", less)
         return sentence(
             f"{late}, and sending fewer bytes does not help; ", less, ", or fewer ranks with more threads each"
         )
@@ -199,6 +209,11 @@ def _exchanged_bytes(facts: Facts) -> float:
     """The gradients that DDP reduces in a step; 0: not known."""
     lane = facts.window.reductions
     return 0.0 if lane is None or lane.size_bytes is None else float(lane.size_bytes.sum())
+
+
+def _has_small_buckets(facts: Facts) -> bool:
+    """Whether buckets are smaller than the smallest that DDP makes by itself, the first."""
+    return facts.buckets > FEW_BUCKETS and _exchanged_bytes(facts) < facts.buckets * MIB
 
 
 def _is_late_not_full(facts: Facts) -> bool:
