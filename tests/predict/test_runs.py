@@ -219,6 +219,26 @@ def test_the_smaller_batch_at_the_end_of_an_epoch_is_left_out() -> None:
     assert (run.batch, run.steps) == (32.0, STEPS - STEPS // 10)
 
 
+def test_compute_that_grew_with_the_ranks_of_a_host_may_grow_on() -> None:
+    """A rank more on a host adds 6 ms; three show that, and nothing shows that it ends there, or goes on."""
+
+    def on_one_host(ranks: int) -> Window:
+        return trained(ranks, other=0.006 * (ranks - 1))
+
+    fit = calibrate([run_of(on_one_host(ranks), hosts=1) for ranks in (1, 2, 3)])
+    answer = forecast(fit, 6, hosts=(1,))
+    size, (grown,) = answer.predictions[0], [one for one in answer.parameters if one.name == "growth of compute"]
+    work_s = FORWARD_S + BACKWARD_S + 0.002
+    assert grown.value.high == pytest.approx(0.95 * 0.006 / (work_s + 0.012), rel=0.05)
+    assert size.step_s.includes(size.step_s.value + 0.8 * 0.5 * 3 * 0.006)
+    assert size.step_s.includes(size.step_s.value - 0.8 * 0.5 * 3 * 0.006)
+    assert answer.next_measurement is not None
+    assert answer.next_measurement.command == "the same training with 6 ranks on a host"
+    inside = forecast(fit, 3, hosts=(1,))
+    assert "growth of compute" not in [one.name for one in inside.parameters]
+    assert inside.predictions[0].terms["compute"] == pytest.approx(work_s + 0.012, rel=0.02)
+
+
 def test_no_measurement_is_advised_of_a_link_that_the_forecast_does_not_use(calibration: Calibration) -> None:
     advised = forecast(calibration, 4, 64).next_measurement
     assert advised is None or not advised.parameter.startswith("local")
