@@ -16,8 +16,8 @@ from allpull.predict.terms import periodic
 from allpull.predict.terms.periodic import Periodic
 from allpull.units import NS_PER_S
 
-PARALLEL = ("epoch start", "other of epoch")
-"""What all ranks do at the same time, whatever their number."""
+LONGER_STEPS = "longer steps"  # by how much steps outside the usual ones take longer than these, in an epoch
+LONGER = 0.03  # of the training of an epoch: less is by how much usual steps differ from each other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -34,21 +34,32 @@ class MeasuredEpochs:
     by_rank_s: Mapping[str, Floats]
 
 
-def measured_epochs(aligned: AlignedRun) -> MeasuredEpochs | None:
-    """The epochs of ``aligned``; None where none is complete."""
-    averaged = epochs_of(aligned).averaged
+def measured_epochs(aligned: AlignedRun, step_s: float) -> MeasuredEpochs | None:
+    """The epochs of ``aligned``, whose usual steps take ``step_s``; None where none is complete.
+
+    Steps that are not usual, the first of an epoch or those with a checkpoint, may take longer than that beside what is
+    recorded as a pause.
+    """
+    epochs = epochs_of(aligned)
+    averaged = epochs.averaged
     if not averaged:
         return None
     ranks = aligned.data.record.ranks
     names = {"evaluation": "evaluation", "checkpoint": "checkpoint", "start": "epoch start", "other": "other of epoch"}
     samples = [epoch.samples for epoch in averaged if epoch.samples is not None]
     spans = pause_spans(aligned.data.events)
+    parts_s = {
+        title: np.array([epoch.parts_ns[part] / NS_PER_S for epoch in averaged]) for part, title in names.items()
+    }
+    training_s = np.array([epoch.parts_ns["training"] / NS_PER_S for epoch in averaged])
+    longer_s = training_s - step_s * np.array([epoch.steps for epoch in averaged])
+    warms_up = epochs.has_first and len(epochs.complete) == 1
+    if not warms_up and longer_s.mean() > LONGER * training_s.mean():
+        parts_s[LONGER_STEPS] = longer_s
     return MeasuredEpochs(
         ranks=ranks,
         samples=round(float(np.median(samples))) if len(samples) == len(averaged) else None,
-        parts_s={
-            title: np.array([epoch.parts_ns[part] / NS_PER_S for epoch in averaged]) for part, title in names.items()
-        },
+        parts_s=parts_s,
         by_rank_s={name: _by_rank(spans.filter(pl.col("name") == name), ranks) for name in NAMES},
     )
 

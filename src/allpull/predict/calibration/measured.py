@@ -122,7 +122,7 @@ def measure(aligned: AlignedRun) -> MeasuredRun:
         workers=_workers(record),
     )
     is_profiled = not aligned.buckets.times.is_empty()
-    return replace(made, epochs=measured_epochs(aligned), missed_s=None if is_profiled else made.missed_s)
+    return replace(made, epochs=measured_epochs(aligned, made.step_s), missed_s=None if is_profiled else made.missed_s)
 
 
 def measured(

@@ -1,11 +1,12 @@
 """What happens once per epoch, and how it depends on the number of ranks.
 
-    epoch = steps · step + evaluation + checkpoint + start of the epoch
+    epoch = steps · step + evaluation + checkpoint + start of the epoch + what some steps take longer than the others
 
     evaluation   serial on rank 0: the same for every N (Amdahl's law: it limits the speed-up of an epoch)
                  sharded: T · M ÷ N; the all-reduce of the scores is neglected
     checkpoint   the same for every N: its bytes are those of the model
     epoch start  loaders fill their first batch in parallel on all ranks: the same for every N
+    longer steps such as the first of an epoch, beside its start: the same for every N
 
 T was measured on M ranks. Times are (draws,), resampled from what was recorded; two evaluations have one difference,
 so the spread of few is taken to be at least ``LEAST_SPREAD``.
