@@ -44,14 +44,7 @@ def calibrate(
     """
     stated = stated or Stated()
     rng = np.random.default_rng(SEED)
-    largest = max(runs, key=lambda run: (run.ranks, run.steps))
-    if largest.batch is None:
-        raise CannotCalibrate(f"{largest.run}: how many samples a rank has per step was not recorded")
-    for run in runs:
-        if run.ranks > 1 and run.per_step == 0:
-            raise CannotCalibrate(
-                f"{run.run}: the observation saw no reduction of gradients: what ranks exchange is unknown"
-            )
+    largest, batch = _largest(runs)
     resamples = {id(run): block_resamples(run.steps, draws, rng) for run in runs}
     repeat = rng.normal(0, REPEAT_SD, draws)
     lateness = fitted_lateness(_own_work(largest), largest.host_of, resamples[id(largest)], rng)
@@ -68,7 +61,7 @@ def calibrate(
         job=Job(
             ranks=largest.ranks,
             hosts=largest.hosts,
-            batch=largest.batch,
+            batch=batch,
             workers=largest.workers,
             samples_per_epoch=None if epochs is None else epochs.samples,
             bucket_bytes=() if with_buckets.bucket_bytes is None else tuple(map(int, with_buckets.bucket_bytes)),
@@ -96,6 +89,19 @@ def calibrate(
         notes=tuple(exchange.notes),
     )
     return _with_local_rate(_with_stated(_with_error(fit, rng), stated, latency, rng), rng)
+
+
+def _largest(runs: Sequence[MeasuredRun]) -> tuple[MeasuredRun, float]:
+    """The run with most ranks, of ``runs`` that all show what their ranks exchange, and its batch."""
+    largest = max(runs, key=lambda run: (run.ranks, run.steps))
+    if largest.batch is None:
+        raise CannotCalibrate(f"{largest.run}: how many samples a rank has per step was not recorded")
+    for run in runs:
+        if run.ranks > 1 and run.per_step == 0:
+            raise CannotCalibrate(
+                f"{run.run}: the observation saw no reduction of gradients: what ranks exchange is unknown"
+            )
+    return largest, largest.batch
 
 
 def _with_local_rate(fit: Calibration, rng: np.random.Generator) -> Calibration:
