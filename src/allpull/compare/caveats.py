@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from allpull.compare.metrics import METRICS, Measures
 from allpull.schema.compared import Spread
 from allpull.units import counted, percent, show_time
 
+APART = 0.03  # between the logarithms of two ratios: less may be noise
 MAX_GAPS = 6  # over all runs; `allpull show` lists the others
 
 
@@ -26,12 +28,26 @@ class Side:
 def caveats(before: Side, after: Side, effects: Mapping[str, Effect], primary: str) -> list[str]:
     """One sentence per caveat, the most important first; ``primary`` is the metric that the decision rests on."""
     return [
+        *_pause_caveats(effects, primary),
         *_variation_caveats(before, after, effects.get(primary), primary),
         *_seed_caveats(effects),
         *_order_caveats(before, after),
         *_run_caveats(before, after, primary),
         *_gap_caveats(before, after),
     ]
+
+
+def _pause_caveats(effects: Mapping[str, Effect], primary: str) -> Iterator[str]:
+    """Where the steps that the rate of steady steps leaves out changed otherwise than it."""
+    steady, whole = effects.get("throughput"), effects.get("throughput_with_pauses")
+    if primary != "throughput" or steady is None or whole is None or abs(whole.value - steady.value) < APART:
+        return
+    longer = math.expm1(whole.value)
+    yield (
+        "throughput leaves out the first step of an epoch and those with an evaluation or a checkpoint, with all that "
+        f"they take: throughput_with_pauses is {percent(abs(longer), 1)} {'higher' if longer > 0 else 'lower'}; judge "
+        "that one by --metric throughput_with_pauses"
+    )
 
 
 def _variation_caveats(before: Side, after: Side, effect: Effect | None, primary: str) -> Iterator[str]:
