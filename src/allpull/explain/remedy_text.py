@@ -33,6 +33,7 @@ BIND_ITSELF = (
 )
 """The cores of a host dealt out to its ranks; torch's launchers set both variables."""
 NAMED = 5  # steps by number
+CAP_MIB = 25  # of a bucket of DDP, by default, except for the first
 TOPOLOGY = shell("nvidia-smi topo -m")
 MEASURE_IT = sentence("; measure it: ", shell("allpull compare BEFORE --with AFTER"))
 

@@ -323,6 +323,10 @@ def test_a_tiny_exchange_that_waits_for_cpus_is_not_called_a_slow_network() -> N
     joined = next(one for one in found(many, alone).findings if one.rule == "network-bound")
     assert "in fewer buckets: DDP(model, bucket_cap_mb=25)" in joined.remedy
     assert next(one.value for one in joined.evidence if one.what == "buckets of a step") == 10
+    (waiting,) = found(many, busy).findings
+    assert waiting.rule == "cpu-contention"
+    assert waiting.remedy.startswith("exchange gradients in fewer buckets: DDP(model, bucket_cap_mb=25)")
+    assert "fewer buckets" not in contended.remedy
     full = next(one for one in found(large, alone).findings if one.rule == "network-bound")
     assert "fp16_compress_hook" in full.remedy
     assert "woken" not in full.remedy

@@ -24,6 +24,8 @@ from allpull.replay.whatif.network import faster
 from allpull.replay.window import CALL, Window
 from allpull.schema.explained import Evidence
 
+FEW_BUCKETS = 2  # of a small network: the first one, and the rest
+FIRST_BUCKET = 1 << 20  # bytes: the first bucket of DDP by default, and its smallest
 THROUGH_MEMORY = 50e6  # bytes/s: ranks of one host exchange far more, whatever the number of messages, if they run
 
 
@@ -34,6 +36,17 @@ def hosts_s(facts: Facts) -> float | None:
         return None
     each = transfers(facts.window)
     return float(np.median(machine.cpu_s + machine.queued_s)) * facts.step_s / each if each else None
+
+
+def exchanged_bytes(facts: Facts) -> float:
+    """The gradients that DDP reduces in a step; 0: not known."""
+    lane = facts.window.reductions
+    return 0.0 if lane is None or lane.size_bytes is None else float(lane.size_bytes.sum())
+
+
+def has_small_buckets(facts: Facts) -> bool:
+    """Whether buckets are smaller than the smallest that DDP makes by itself, the first."""
+    return facts.buckets > FEW_BUCKETS and exchanged_bytes(facts) < facts.buckets * FIRST_BUCKET
 
 
 def exchange_waits_for_cpus(facts: Facts) -> bool:

@@ -54,9 +54,9 @@ from allpull.explain.evidence.cpu_waiting import (
     waiting_share,
 )
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.host_overhead import exchange_waits_for_cpus
+from allpull.explain.evidence.host_overhead import exchange_waits_for_cpus, has_small_buckets
 from allpull.explain.remedy import Action, joined, sentence, within
-from allpull.explain.remedy_text import exclusive, fewer_ranks, own_cores, quoted, threads
+from allpull.explain.remedy_text import CAP_MIB, bucket_size, exclusive, fewer_ranks, own_cores, quoted, threads
 from allpull.replay.whatif.balanced import like_median
 from allpull.replay.whatif.network import without_transfer
 from allpull.replay.whatif.work import scaled, shortened_by_step
@@ -202,13 +202,15 @@ def _remedy(facts: Facts) -> Action:
     """How to have a CPU for each thread: without other programs, and with no more threads of its own than CPUs."""
     start, machine = facts.start, facts.machine
     others = _from_others(facts, machine.host_names)
+    buckets = bucket_size(start, CAP_MIB) if exchange_waits_for_cpus(facts) and has_small_buckets(facts) else Action()
+    exchange = within("exchange gradients in fewer buckets: ", buckets)
     shares = [machine.busy_share(host) or 0.0 for host in machine.host_names]
     if others and max(shares) < OWN_PROGRAM:
-        return others
+        return joined("; ", exchange, others)
     fewer = joined(", ", fewer_ranks(start, machine), threads(start, machine))
     cores = Action() if fewer else within("give each rank its own cores: ", own_cores(start, machine))
     alone = Action() if others else within("keep other jobs away: ", exclusive(start))
-    return joined("; ", others, within("start fewer threads: ", fewer), cores, alone)
+    return joined("; ", exchange, others, within("start fewer threads: ", fewer), cores, alone)
 
 
 def _exchanged_at_once(window: Window, uncrowded: Removal) -> Window:

@@ -43,13 +43,15 @@ from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import (
     THROUGH_MEMORY,
     exchange_waits_for_cpus,
+    exchanged_bytes,
+    has_small_buckets,
     host_evidence,
     hosts_s,
     on_faster,
 )
 from allpull.explain.evidence.network import LEAST
 from allpull.explain.remedy import Action, joined, program, sentence, within
-from allpull.explain.remedy_text import TOPOLOGY, bucket_size, fast_interface, option_or
+from allpull.explain.remedy_text import CAP_MIB, TOPOLOGY, bucket_size, fast_interface, option_or
 from allpull.explain.rules.slow_link import SOURCE, gradient_evidence
 from allpull.replay.engine import event_times
 from allpull.replay.window import REDUCE
@@ -82,8 +84,6 @@ GATHER_LESS_IN_ZERO = sentence(
 )
 REDUCE_LESS = sentence("no_sync() over several batches, or a larger batch per rank")
 CALL_LESS = sentence("communicate less often: a larger batch per rank, or once in several steps")
-FEW_BUCKETS = 2  # of a small network: the first one, and the rest
-MIB, CAP_MIB = 1 << 20, 25  # the first bucket of DDP, and the others, by default
 ALMOST_ALL = 0.999  # a network with no share left would be infinitely fast
 
 
@@ -124,7 +124,7 @@ def find(facts: Facts) -> list[Candidate]:
 
 def _buckets(facts: Facts) -> tuple[Evidence, ...]:
     """How many buckets a step has, where they are small."""
-    return (count("buckets of a step", facts.buckets, "buckets of DDP"),) if _has_small_buckets(facts) else ()
+    return (count("buckets of a step", facts.buckets, "buckets of DDP"),) if has_small_buckets(facts) else ()
 
 
 def _seen(part: float, busy: float | None) -> tuple[Evidence, ...]:
@@ -190,8 +190,8 @@ def _remedy(facts: Facts, calls: Sequence[_Calls]) -> Action:
     if hosts < 2 and not calls and _is_late_not_full(facts):
         batch = option_or(facts.start, "train.batch", 2 * facts.start.batch)
         less = within("exchange less often: ", batch or REDUCE_LESS)
-        late = f"{show_bytes(_exchanged_bytes(facts))} per step are too few to take that long: threads are woken late"
-        if _has_small_buckets(facts):
+        late = f"{show_bytes(exchanged_bytes(facts))} per step are too few to take that long: threads are woken late"
+        if has_small_buckets(facts):
             less = sentence("in fewer buckets: ", bucket_size(facts.start, CAP_MIB), "; or ", less)
         return sentence(
             f"{late}, and sending fewer bytes does not help; ", less, ", or fewer ranks with more threads each"
@@ -205,24 +205,13 @@ def _remedy(facts: Facts, calls: Sequence[_Calls]) -> Action:
     return sentence("use the fastest interface (", fast_interface(facts.start), "), or ", less, ends)
 
 
-def _exchanged_bytes(facts: Facts) -> float:
-    """The gradients that DDP reduces in a step; 0: not known."""
-    lane = facts.window.reductions
-    return 0.0 if lane is None or lane.size_bytes is None else float(lane.size_bytes.sum())
-
-
-def _has_small_buckets(facts: Facts) -> bool:
-    """Whether buckets are smaller than the smallest that DDP makes by itself, the first."""
-    return facts.buckets > FEW_BUCKETS and _exchanged_bytes(facts) < facts.buckets * MIB
-
-
 def _is_late_not_full(facts: Facts) -> bool:
     """Whether CPUs of one host exchange so little that memory cannot be what limits them."""
     lane = facts.window.reductions
-    exchanged_bytes = _exchanged_bytes(facts)
-    if lane is None or not (facts.on_cpus and exchanged_bytes):
+    size_bytes = exchanged_bytes(facts)
+    if lane is None or not (facts.on_cpus and size_bytes):
         return False
-    return exchanged_bytes * len(lane.seconds) < THROUGH_MEMORY * float(lane.seconds.sum())
+    return size_bytes * len(lane.seconds) < THROUGH_MEMORY * float(lane.seconds.sum())
 
 
 def _less(facts: Facts, calls: Sequence[_Calls]) -> Action:

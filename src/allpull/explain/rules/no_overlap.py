@@ -37,14 +37,13 @@ from allpull.explain.candidate import Candidate, as_recorded, count, seconds, sh
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.latency import bucket_latency_s
 from allpull.explain.remedy import sentence
-from allpull.explain.remedy_text import bucket_size
+from allpull.explain.remedy_text import CAP_MIB, bucket_size
 from allpull.replay.whatif.network import backward_s, overlapped, with_buckets
 from allpull.units import percent
 
 LATE = 0.1  # of backward: what is ready only then cannot be hidden behind it
 MOST = 0.8  # of the bytes
 MIB = 1 << 20  # the first bucket of DDP by default; models with less are not reported
-CAP_MIB = 25  # DDP's default for all others
 FULL = 0.8  # of the CPUs: beyond it an exchange and a backward pass take time from each other
 LEAST = 0.05  # of a step: overlap has a cost of its own, which the replay does not know
 
