@@ -179,7 +179,11 @@ def test_real_ranks(tmp_path: Path, networks: dict[str, DdpSettings], only_buffe
     directory = next((tmp_path / "runs").iterdir())
     run = read_run(directory)
     recorded = ddp_settings(run)
-    assert recorded == tuple(networks.values())
+    assert tuple(replace(one, buckets=0, gradients_bytes=()) for one in recorded) == tuple(networks.values())
+    for how, one in zip(networks, recorded, strict=True):
+        assert one.buckets == 1
+        unused = [16, 64] if "unused" in how else []
+        assert sorted(one.gradients_bytes) == sorted([32, 32, 32, 864, *unused])
     assert broadcasts_only_buffers(run, recorded) == only_buffers
     explained = allpull.explain(allpull.open_run(directory))
     rules_found = {one.rule for one in explained.findings}
