@@ -138,7 +138,7 @@ class Buckets(Record):
     kind: Literal["buckets"]
     step: int = Field(ge=0)
     sizes_bytes: list[int]
-    gradients_bytes: list[int] = Field(
+    gradients_bytes: list[Annotated[int, Field(ge=0)]] = Field(
         default_factory=list, description="of each gradient, which no bucket divides, in this order; empty: not known"
     )
     network: int = Field(0, ge=0, description="which network of the rank, as in the reductions of its steps")

@@ -296,3 +296,34 @@ for step in range(12):
     assert not run.events("switched_off")
     assert all(step.forward_ns > 20_000_000 for step in run.steps()[2:])
     assert all(step.end_ns - step.begin_ns < 2 * step.forward_ns for step in run.steps()[4:])
+
+
+def test_a_list_of_layers_of_which_each_has_an_optimizer_is_not_what_is_called(watched: Watch) -> None:
+    run = watched(
+        """
+import time, torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        time.sleep(0.02)
+        return x
+
+net = Net()
+optimizers = [torch.optim.SGD(layer.parameters()) for layer in net.layers]
+for step in range(12):
+    net(torch.randn(4, 8)).sum().backward()
+    for one in optimizers:
+        one.step()
+        one.zero_grad()
+"""
+    )
+    assert run.code == 0, run.err
+    assert not run.events("switched_off")
+    assert all(step.forward_ns > 20_000_000 for step in run.steps()[2:])

@@ -120,11 +120,11 @@ class Networks:
     def _watch_holder(self) -> None:
         """Observe calls of the smallest module that holds all networks, and of its compiled form, where several are."""
         networks = {id(network) for network in self.outermost()}
-        if len(networks) < MANY:
+        if len(networks) < MANY or any(_holds(one, networks) for one in list(self._holders)):
             return
-        modules = (module for module in _alive() if module not in self._shells)
-        holder = next((one for one in modules if networks <= {id(part) for part in one.modules()}), None)
-        if holder is not None and holder not in self._holders:
+        modules = (module for module in _alive() if module not in self._shells and not _is_list(module))
+        holder = next((module for module in modules if _holds(module, networks)), None)
+        if holder is not None:
             self._holders.add(holder)
             for module in (holder, *(shell for shell in self._shells if shell._orig_mod is holder)):
                 self._wrap_calls(module)
@@ -284,15 +284,25 @@ def _core(network: Any) -> Any:
 
 def _called_parts(network: Any) -> List[Any]:
     """The parts of ``network`` that have parameters and that a program may call; a container is none."""
-    from torch import nn  # noqa: PLC0415
-
     parts: List[Any] = []
     for part in network.children():
-        if isinstance(part, (nn.ModuleList, nn.ModuleDict)):
+        if _is_list(part):
             parts += _called_parts(part)
         elif next(part.parameters(), None) is not None:
             parts.append(part)
     return parts
+
+
+def _is_list(module: Any) -> bool:
+    """Whether ``module`` only keeps others, and cannot be called."""
+    from torch import nn  # noqa: PLC0415
+
+    return isinstance(module, (nn.ModuleList, nn.ModuleDict))
+
+
+def _holds(module: Any, networks: Set[int]) -> bool:
+    """Whether all ``networks``, by their ids, are parts of ``module``."""
+    return networks <= {id(part) for part in module.modules()}
 
 
 def _alive() -> List[Any]:
