@@ -364,6 +364,22 @@ def test_a_slow_loader_is_not_answered_with_fewer_workers_than_it_has() -> None:
     assert "num_workers" not in one.remedy.text
 
 
+@pytest.mark.parametrize(("step_s", "offered"), [(0.0007, False), (0.1, True)])
+def test_more_workers_are_advised_only_where_those_there_are_slow(step_s: float, *, offered: bool) -> None:
+    """Workers that start again in each of many short epochs are waited for, however fast they are."""
+    pace = LoaderPace(
+        workers=2, batch_s=np.full(8, 2 * step_s), step_s=np.full(8, step_s), ahead=4, error_s=np.zeros(8)
+    )
+    seen = facts(job(8, input=0.004), EIGHT, pace=pace)
+    assert seen.loading is not None
+    again = replace(seen, loading=replace(seen.loading, ready=False))
+    (one,) = input_bound.find(again)
+    assert ("num_workers=2, persistent_workers=True" in one.remedy.text) is not offered
+    assert ("more of them do not help" in one.remedy.text) is not offered
+    (kept,) = input_bound.find(replace(again, keeps_workers=True))
+    assert offered or "persistent_workers" not in kept.remedy.text
+
+
 def test_what_all_ranks_do_is_said_of_the_rank_where_there_is_one() -> None:
     (alone,) = found(job(1, steps=100, other=0.02)).findings
     assert alone.title.startswith("The rank spends 20.2 ms per step between")

@@ -40,7 +40,9 @@ What to do
     help. Hand over fewer and larger tensors; make batches in the training process (`num_workers=0`) where that takes
     less than the wait. The processes of a rank are counted, not what they are: a loader without workers looks the same
     beside another process. Where the loader has no workers and nearly all of the wait is in a few steps, some samples
-    take long: see what is in these batches, or have so many made ahead that they are hidden.
+    take long: see what is in these batches, or have so many made ahead that they are hidden. Where workers are far
+    faster than the training, and nothing but their start in each of many short epochs is waited for, keep them
+    (`persistent_workers=True`).
 
 When it is wrong
     Where the loop itself makes the batch look late: a `.item()` that waits for the device just before the next batch is
@@ -92,6 +94,8 @@ READY = (
     "batches are ready, and taking one from another process is what takes time: more workers do not help; hand over "
     "fewer and larger tensors"
 )
+FAST = "workers make batches in far less time than the training takes for them: more of them do not help"
+FAR = 0.5  # of the rest of a step: with less, workers are ahead unless they have just started
 OR_ITSELF = (", or make small batches in the training process (", program("DataLoader(num_workers=0)"), ")")
 
 
@@ -206,6 +210,12 @@ def _longest_s(facts: Facts, long: Bools) -> float:
     return float(lower_median(facts.window.per_step("input"))[long].max())
 
 
+def _are_fast(facts: Facts, waited_s: float) -> bool:
+    """Whether workers, timed by themselves, make the batches of a step in far less time than a step takes without."""
+    making = None if facts.loading is None else facts.loading.limits.making
+    return making is not None and float(making.step_s.max()) < FAR * (facts.step_s - waited_s)
+
+
 def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
     started = facts.machine.started
     most, loading = None if started is None else max(0, started - ALONE), facts.loading
@@ -224,6 +234,9 @@ def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
             return sentence(f"if the loader has workers, {READY}", *OR_ITSELF, "; if it has none: ", more)
         itself_s = float(making.step_s.max()) * loading.limits.workers  # what their work takes one process
         return sentence(READY, *(OR_ITSELF if itself_s < waited_s else ()))
+    if is_own and _are_fast(facts, waited_s):
+        kept = program(f"DataLoader(num_workers={facts.workers}, persistent_workers=True)")
+        return sentence(FAST, "" if facts.keeps_workers else sentence("; they start again with each epoch: ", kept))
     if is_own and long is not None:
         number = workers_needed(facts, waited_s) or 1
         hidden = _longest_s(facts, long) / float(np.median(facts.window.wall_s[~long])) + 1  # and the batch itself
