@@ -17,6 +17,11 @@ PART_TITLES = (
     "first batch, other that after the last step. Evaluations and checkpoints count while any rank is in one. "
     "The first epoch is not in the mean."
 )
+LEFT_OUT = (
+    "warm-up, the first step of each epoch and those with an evaluation or a checkpoint, with all else that these "
+    "steps take"
+)
+APART = 0.9  # of the rate of steady steps: training at a lower rate is another number
 METRICS = {"test_top1": "top-1", "test_map": "mean average precision"}
 COLUMNS = ("epoch", *PARTS, "to solution", "speed-up")
 
@@ -54,6 +59,8 @@ def sentences(run: RunMetrics) -> Iterator[str]:
     if run.training_samples_per_s is not None and run.overall_samples_per_s is not None:
         trained, overall = show_count(run.training_samples_per_s), show_count(run.overall_samples_per_s)
         yield f"{trained} samples/s while training, {overall} samples/s over whole epochs."
+        if run.throughput is not None and run.training_samples_per_s < APART * run.throughput.value:
+            yield f"The {show_count(run.throughput.value)} samples/s of steady steps leave out {LEFT_OUT}."
     if run.time_to_solution_s is not None:
         solved = show_time(run.time_to_solution_s)
         yield f"Time to solution: {solved}, from the begin of the first epoch to the end of the last."

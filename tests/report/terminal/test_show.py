@@ -67,6 +67,16 @@ def test_the_newest_of_as_many_ranks_leads_the_report():
     assert labels[:2] == ["samples per second", "median step"]
 
 
+def test_a_rate_of_steady_steps_that_leaves_a_loss_out_says_so():
+    run = metrics(2, run="a")
+    for share, said in ((0.7, True), (0.95, False)):
+        trained = share * run.throughput.value
+        rates = {"training_samples_per_s": trained, "overall_samples_per_s": trained}
+        words = " ".join(epoch_layout.sentences(run.model_copy(update=rates)))
+        assert "samples/s while training" in words
+        assert ("samples/s of steady steps leave out warm-up, the first step of each epoch" in words) is said
+
+
 def test_epoch_times_lose_columns_before_they_break_a_line():
     columns = ("run", "epoch", *epoch_layout.PARTS, "to solution", "speed-up")
     rows = [["2 ranks · 20260101T000000Z", "2.36 s ± 732 ms", *["8.39 ms"] * 5, "9.91 s", "1.00×"]] * 3
