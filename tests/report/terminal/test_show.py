@@ -68,7 +68,7 @@ def test_the_newest_of_as_many_ranks_leads_the_report():
 
 
 def test_a_rate_of_steady_steps_that_leaves_a_loss_out_says_so():
-    run = metrics(2, run="a")
+    run = one().show.runs[0]
     for share, said in ((0.7, True), (0.95, False)):
         trained = share * run.throughput.value
         rates = {"training_samples_per_s": trained, "overall_samples_per_s": trained}
