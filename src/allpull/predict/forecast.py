@@ -75,7 +75,8 @@ def refusal(job: Job, calibration: Calibration) -> str | None:
     if not job.bucket_bytes:
         return "the bytes of the gradients were not recorded: what ranks exchange is unknown"
     if job.hosts > 1 and NETWORK not in calibration.known_links:
-        return "nothing was measured between hosts, and no --link is stated"
+        here = "; for one host give --hosts 1 for each of --ranks" if LOCAL in calibration.known_links else ""
+        return f"nothing was measured between hosts, and no --link is stated{here}"
     if job.hosts == 1 and LOCAL not in calibration.known_links:
         return "nothing was measured between ranks of one host"
     return None

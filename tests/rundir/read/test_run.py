@@ -134,7 +134,7 @@ def test_a_rank_without_an_end_in_a_command_that_succeeded_was_not_killed(make_r
     assert gap.kind == "rank ended"
     assert gap.ranks == (1,)
     assert "killed" not in gap.text
-    assert "its last records may be missing" in gap.text
+    assert "last records may be missing" in gap.text
 
 
 def test_processes_whose_rank_number_was_taken_are_a_gap(make_run: MakeRun) -> None:

@@ -96,11 +96,11 @@ def of_events(record: RunRecord, ranks: set[int], events: Mapping[int, EventLog]
     raised = [rank for rank in silent if rank in events and events[rank].exceptions]
     killed = [rank for rank in silent if rank not in set(raised)]
     if killed and record.status in UNENDED:
-        yield of_ranks("rank ended", killed, " had not ended yet, or was killed")
+        yield of_ranks("rank ended", killed, f" had not ended yet, or {'was' if len(killed) == 1 else 'were'} killed")
     elif killed and record.exit is not None and record.exit.ended_by is not None:
         pass  # its study did, which had measured enough: nothing is missing
     elif killed and record.kind == "run" and record.exit is not None and record.exit.code == 0:
-        text = " ended without Python's exit functions, although the command succeeded: its last records may be missing"
+        text = " ended without Python's exit functions, although the command succeeded: last records may be missing"
         yield of_ranks("rank ended", killed, text)
     elif killed:
         yield of_ranks("rank ended", killed, " ended without saying so (killed?)")
