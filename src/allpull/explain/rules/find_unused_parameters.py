@@ -44,7 +44,8 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="find-unused-parameters",
             kind="advice",
-            title=f"DDP looks for unused parameters in each step, and found none in {passes:,} passes",
+            title="DDP looks for unused parameters in each step, and found none in any of the "
+            f"{passes:,} passes that its logger shows",
             remedy=sentence(keyword_of_ddp("find_unused_parameters=False"), MEASURE_IT),
             evidence=(count("backward passes without an unused parameter", passes, "logger of DDP"),),
         )
