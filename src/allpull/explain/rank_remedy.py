@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
+from allpull.explain.evidence.binding import has_fewer
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.remedy import Action, sentence, shell
-from allpull.explain.remedy_text import clocks, leave_out, quoted
+from allpull.explain.remedy import Action, sentence, shell, within
+from allpull.explain.remedy_text import clocks, equal_cpus, leave_out, quoted
 
 BETWEEN = "other"
 Does = Literal["compute", "sleep", "take"]
@@ -31,6 +32,8 @@ def of_one(rank: int, facts: Facts, where: str, *, does: Does) -> Action:
             shell("py-spy dump --pid PID"),
             ", several times, names the line; a lock, a file, a network or time.sleep, but no CPU",
         )
+    if has_fewer(facts.machine, rank):
+        return within("let it run on as many CPUs as the others: ", equal_cpus(facts.start, facts.machine))
     host = facts.machine.hosts[rank]
     at_host = (shell("taskset -p PID"), " for its cores", leave_out(facts.start, facts.machine, host))
     if where == BETWEEN and facts.window.paced_s is not None:

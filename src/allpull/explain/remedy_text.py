@@ -13,6 +13,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from allpull.explain.evidence.binding import Confined
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, environment, joined, program, sentence, shell, starter, within
@@ -67,6 +68,21 @@ def own_cores(start: Start, machine: Machine) -> Action:
 
 
 BIND_BY_MPI = "mpirun --bind-to core"
+UNBOUND = Action(text="start without taskset, and without os.sched_setaffinity in the program")
+
+
+def more_cpus(start: Start, machine: Machine, few: Confined) -> Action:
+    """How to let the ranks of a host run on more of its CPUs than the ``few`` that they are bound to."""
+    each = few.of // (len(machine.ranks_of(few.host)) if start.starter != "torchrun" else 1)
+    wider = _of_slurm(start, "slurm.cpus_per_rank", each, f"srun --cpus-per-task={each}")
+    if start.starter == "mpirun":
+        wider = starter("mpirun --bind-to none")
+    return wider or UNBOUND
+
+
+def equal_cpus(start: Start, machine: Machine) -> Action:
+    """How to let a rank run on as many CPUs as the others."""
+    return own_cores(start, machine) if start.starter in {"srun", "mpirun"} else UNBOUND
 
 
 def threads(start: Start, machine: Machine) -> Action:

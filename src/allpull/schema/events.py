@@ -344,6 +344,7 @@ class End(Record):
     kind: Literal["end"]
     steps: int = Field(ge=0)
     left_out: int = Field(0, ge=0, description="records that the budget or a failure left out")
+    cpus: str | None = Field(None, description="CPUs that the rank might run on at its end, such as 0-3,8")
     t_ns: int
 
 

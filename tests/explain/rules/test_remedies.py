@@ -61,6 +61,7 @@ STARTS = {
     "trace": Start(starter="trace"),
 }
 FULL_CPUS = dict.fromkeys(EIGHT.host_names, 1.0)
+BOUND = replace(EIGHT, logical=dict.fromkeys(EIGHT.host_names, 16), bound=dict.fromkeys(range(8), frozenset({0})))
 ON_CPUS = replace(EIGHT, cpus=dict.fromkeys(EIGHT.host_names, 4.0), cpu_s=np.full(8, 0.5), started=1)
 MORE = (
     Planted(rule="cpu-contention", made=lambda: job(8), machine=crowded(replace(EIGHT, cpus=FULL_CPUS), range(8), 0.3)),
@@ -83,6 +84,12 @@ MORE = (
         rule="cpu-contention",
         made=lambda: job(8, forward=late(8, STEPS, rank=1, by_s=0.02)),
         machine=crowded(replace(EIGHT, cpus=dict.fromkeys(EIGHT.host_names, 8.0)), (1,), 0.3),
+    ),
+    Planted(rule="cpu-contention", made=lambda: job(8), machine=crowded(BOUND, range(8), 0.3)),
+    Planted(
+        rule="slow-rank",
+        made=lambda: job(8, forward=late(8, STEPS, rank=1, by_s=0.02)),
+        machine=replace(EIGHT, bound={rank: frozenset(range(1 if rank == 1 else 4)) for rank in range(8)}),
     ),
 )
 NOT_OF_TRAINER = {"accumulate-without-no-sync", "find-unused-parameters", "no-exchange", "same-samples", "uneven-steps"}

@@ -14,6 +14,7 @@ from allpull.analyse.coverage import recording_overhead
 from allpull.analyse.host_load import other_cpus
 from allpull.analyse.io import steady_rates
 from allpull.analyse.steps.grid import Floats, of_steps
+from allpull.kernel import cpu_list
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import InputShapes, Locality
 from allpull.units import NS_PER_S
@@ -45,6 +46,7 @@ class Machine:
 
     ``hosts``: of each rank. ``queued_s`` and ``cpu_s`` (ranks,): seconds per second that the threads of a rank and its
     helpers waited for a CPU, and that they had one. ``cpus`` are those of each host that ranks may use.
+    ``logical``: host → CPUs that it has; ``bound``: rank → those on which it may run, at last.
     ``other_cpu_s``: host → CPUs that programs beside the job keep busy. ``started``: the largest number of processes of
     a rank, itself included. ``gpus``: host → names of its accelerators.
     ``localities``: rank → how near its CPUs are to its own. ``input_shapes``: counts of the rank that met most.
@@ -68,6 +70,8 @@ class Machine:
     vector: tuple[str, ...] = ()
     torch_vector: str | None = None
     cpus: Mapping[str, float] | None = None
+    logical: Mapping[str, int] = field(default_factory=dict)
+    bound: Mapping[int, frozenset[int]] = field(default_factory=dict)
     queued_s: Floats | None = None
     cpu_s: Floats | None = None
     other_cpu_s: Mapping[str, float] = field(default_factory=dict)
@@ -142,6 +146,8 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         vector=tuple(sorted(set.intersection(*vectors))) if vectors else (),
         torch_vector=run.record.versions.get("torch_cpu") or run.record.environment.get("ATEN_CPU_CAPABILITY"),
         cpus={name: count for name, count in cpus.items() if np.isfinite(count)} or None,
+        logical={name: of.cpu.logical for name, of in known.items() if of.cpu.logical is not None},
+        bound=_bound(run),
         queued_s=_rates(inside, "queued_ns", ranks),
         cpu_s=_rates(inside, "cpu_ns", ranks),
         other_cpu_s=other_cpus(run, _of_hosts(spans, hosts)),
@@ -154,6 +160,13 @@ def machine_of(run: RunData, steps: NDArray[np.int64]) -> Machine:
         storage_read_bytes_per_s=reading.storage_read_bytes_per_s,
         recording_share=recording_overhead(recorded).share,
     )
+
+
+def _bound(run: RunData) -> dict[int, frozenset[int]]:
+    """Rank → the CPUs on which it might run when it ended, or else when it began."""
+    lists = {rank: header.cpus for rank, header in run.headers.items()}
+    lists |= {rank: log.end.cpus for rank, log in run.events.items() if log.end is not None and log.end.cpus}
+    return {rank: frozenset(cpus) for rank, text in lists.items() if text and (cpus := cpu_list(text))}
 
 
 def _most_shapes(counts: tuple[InputShapes, ...]) -> int:

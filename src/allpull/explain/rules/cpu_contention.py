@@ -21,11 +21,14 @@ What it costs
     ranks exchange less than 50 MB/s, the exchange waits for CPUs, too, and the bound includes it.
 
 What to do
-    Where other programs keep the CPUs busy, which the evidence tells apart from the job's own use: run when they have
-    ended, on other hosts, or alone (`sbatch --exclusive`). Otherwise start no more ranks and threads than there are
-    CPUs: `--nproc-per-node` of torchrun, `--set launch.threads=N` where allpull starts the ranks, `OMP_NUM_THREADS`
-    elsewhere. Or give every rank its own cores: `--set launch.bind=cores`, `srun --cpu-bind=cores`,
-    `mpirun --bind-to core`, or `os.sched_setaffinity` at the top of the program.
+    Where ranks may run on half of the CPUs of their host or less, or one of them on far fewer than the others, by the
+    affinity that they recorded: let them run on more. `srun` gives a task one CPU unless told otherwise
+    (`--cpus-per-task`), and `mpirun` a rank one core (`--bind-to none`); `taskset` and `os.sched_setaffinity` do the
+    same. Where other programs keep the CPUs busy, which the evidence tells apart from the job's own use: run when they
+    have ended, on other hosts, or alone (`sbatch --exclusive`). Otherwise start no more ranks and threads than there
+    are CPUs: `--nproc-per-node` of torchrun, `--set launch.threads=N` where allpull starts the ranks, `OMP_NUM_THREADS`
+    elsewhere. Or give every rank its own cores: `--set launch.bind=cores`, `srun --cpu-bind=cores`, `mpirun --bind-to
+    core`, or `os.sched_setaffinity` at the top of the program.
 
 When it is wrong
     Threads on which the training thread waits (those of OpenMP or of the loader) may wait for a CPU, too: that cost
@@ -42,6 +45,7 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
+from allpull.explain.evidence.binding import confined, confinement, fewer_cpus, has_fewer
 from allpull.explain.evidence.cpu_waiting import (
     COMPUTING,
     CROWDED,
@@ -56,7 +60,17 @@ from allpull.explain.evidence.cpu_waiting import (
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import exchange_waits_for_cpus, has_small_buckets
 from allpull.explain.remedy import Action, joined, sentence, within
-from allpull.explain.remedy_text import CAP_MIB, bucket_size, exclusive, fewer_ranks, own_cores, quoted, threads
+from allpull.explain.remedy_text import (
+    CAP_MIB,
+    bucket_size,
+    equal_cpus,
+    exclusive,
+    fewer_ranks,
+    more_cpus,
+    own_cores,
+    quoted,
+    threads,
+)
 from allpull.replay.whatif.balanced import like_median
 from allpull.replay.whatif.network import without_transfer
 from allpull.replay.whatif.work import scaled, shortened_by_step
@@ -93,7 +107,10 @@ def _some(facts: Facts, shares: Floats) -> Candidate:
     bounds: tuple[Removal, Removal] | None = None
     if per_step_known:
         without, bounds = _without_waiting(facts)
-    cores = within("give each rank its own cores: ", own_cores(facts.start, facts.machine))
+    if any(has_fewer(facts.machine, rank) for rank in ranks):
+        cores = within("let it run on as many CPUs as the others: ", equal_cpus(facts.start, facts.machine))
+    else:
+        cores = within("give each rank its own cores: ", own_cores(facts.start, facts.machine))
     others = _from_others(facts, hosts)
     check = Action() if others else sentence("check with top what else runs there")
     remedy = joined("; ", others, cores, check)
@@ -114,6 +131,7 @@ def _some(facts: Facts, shares: Floats) -> Candidate:
                 for rank in ranks
             ),
             share("the same for the median of the others", _median_of_others(shares, ranks), source),
+            *fewer_cpus(facts.machine, ranks),
             *_cpus(facts, hosts),
         ),
         without=without,
@@ -156,6 +174,7 @@ def _all(facts: Facts, crowded: float, shares: Floats) -> Candidate:
         remedy=_remedy(facts),
         evidence=(
             seconds(f"time that {what} of the median rank waited for a CPU", waited_s, source),
+            *confinement(confined(facts.machine)),
             *_cpus(facts, facts.machine.host_names),
         ),
         without=without,
@@ -182,7 +201,10 @@ def _cpus(facts: Facts, hosts: Sequence[str]) -> tuple[Evidence, ...]:
 
 
 def _cause(facts: Facts) -> str:
-    """What else keeps the CPUs busy, to append to a title; empty where it is the job itself, or not known."""
+    """Why there are too few CPUs, to append to a title; empty where it is the job itself, or not known."""
+    few = confined(facts.machine)
+    if few is not None:
+        return f": they may run on only {few.cpus:,} of the {few.of:,} CPUs of {few.host}"
     disturbed = facts.machine.disturbed(facts.machine.host_names)
     where = "" if len(facts.machine.host_names) == 1 else f" of {', '.join(disturbed)}"
     return f": other programs keep {percent(max(disturbed.values()))} of the CPUs{where} busy" if disturbed else ""
@@ -200,8 +222,11 @@ def _from_others(facts: Facts, hosts: Sequence[str]) -> Action:
 
 def _remedy(facts: Facts) -> Action:
     """How to have a CPU for each thread: without other programs, and with no more threads of its own than CPUs."""
-    start, machine = facts.start, facts.machine
+    start, machine, few = facts.start, facts.machine, confined(facts.machine)
     others = _from_others(facts, machine.host_names)
+    if few is not None:
+        wider = within("let them run on more CPUs: ", more_cpus(start, machine, few))
+        return joined("; or ", wider, others, fewer_ranks(start, machine))
     buckets = bucket_size(start, CAP_MIB) if exchange_waits_for_cpus(facts) and has_small_buckets(facts) else Action()
     exchange = within("exchange gradients in fewer buckets: ", buckets)
     shares = [machine.busy_share(host) or 0.0 for host in machine.host_names]

@@ -34,13 +34,13 @@ What to do
     If the finding names what stalls the rank: as in `common-stall`, on this rank; it stays with the rank on any host,
     because it comes from its data or its part of the program. If it says that the rank sleeps, it waited for something
     other than a CPU in its own code: `py-spy dump` names the line, as it does where an accelerator waits for a rank
-    that is late between its phases. Otherwise check what differs on that host: clocks and temperature (`nvidia-smi -q
-    -d CLOCK,PERFORMANCE`), other processes (`top`), binding to cores and memory. Until it is repaired, exclude it
-    (`sbatch --exclude=HOST`, or without it in the hosts file). If it is rank 0, and late outside of forward and
-    backward, look for what only rank 0 does: logging, metrics, saving. A sharded optimizer that hands out whole tensors
-    (`ZeroRedundancyOptimizer`) cannot divide a large one: split that tensor, or shard evenly (`fully_shard`). Where
-    experts or embedding tables of one rank get more than their share, balance the router (a loss for it, a capacity of
-    each expert), or place them otherwise.
+    that is late between its phases. If it may run on far fewer CPUs than the others, let it run on as many. Otherwise
+    check what differs on that host: clocks and temperature (`nvidia-smi -q -d CLOCK,PERFORMANCE`), other processes
+    (`top`), binding to cores and memory. Until it is repaired, exclude it (`sbatch --exclude=HOST`, or without it in
+    the hosts file). If it is rank 0, and late outside of forward and backward, look for what only rank 0 does: logging,
+    metrics, saving. A sharded optimizer that hands out whole tensors (`ZeroRedundancyOptimizer`) cannot divide a large
+    one: split that tensor, or shard evenly (`fully_shard`). Where experts or embedding tables of one rank get more than
+    their share, balance the router (a loss for it, a capacity of each expert), or place them otherwise.
 
 When it is wrong
     Where the data of one rank are harder, such as longer sentences or larger images, the rank is slow because of its
@@ -57,6 +57,7 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal, as_recorded, count, seconds, share
+from allpull.explain.evidence.binding import fewer_cpus
 from allpull.explain.evidence.cpu_waiting import (
     COMPUTING,
     is_known_per_step,
@@ -257,6 +258,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
                 if value > (facts.floor_s or 0.0)
             ),
             *waiting_evidence(ranks, facts),
+            *fewer_cpus(facts.machine, ranks),
             *(
                 (share(f"elements per sample of {which} divided by those of the others", larger, SIZES),)
                 if larger >= LARGER

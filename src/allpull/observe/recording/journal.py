@@ -99,7 +99,7 @@ class Journal:
         self._steps.close()
         if ended_well:
             left_out = self._steps.left_out + self._events.left_out
-            self.event({"kind": "end", "steps": steps, "left_out": left_out, "t_ns": now}, now)
+            self.event({"kind": "end", "steps": steps, "left_out": left_out, "cpus": bound_to(), "t_ns": now}, now)
         self._events.close()
 
     def disown(self) -> None:
