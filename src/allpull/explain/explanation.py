@@ -21,7 +21,7 @@ from allpull.explain.evidence.facts import Facts, first_batches, gather, other_r
 from allpull.explain.evidence.file_access import file_access
 from allpull.explain.evidence.lateness import step_s
 from allpull.explain.evidence.link_fit import with_links
-from allpull.explain.evidence.loader_pace import keeps_workers, loader_pace
+from allpull.explain.evidence.loader_pace import keeps_workers, loader_pace, worker_counts
 from allpull.explain.evidence.lone_delays import lone_delays
 from allpull.explain.evidence.machine import machine_of
 from allpull.explain.evidence.network import network_of
@@ -86,6 +86,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         has_epochs=epochs(run) > 0,
         has_short_passes=epochs(run) > SHORT_PASSES * run.steps["step"].n_unique(),
         keeps_workers=keeps_workers(run),
+        worker_counts=worker_counts(run, window.steps),
         stalls=stalls_of(run, window.steps),
         files=file_access(run, window.steps),
         networks=networks,

@@ -60,13 +60,13 @@ class Facts:
     None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its ranks are
     unrelated trainings. ``same_samples``: copies of a model that share them. ``has_epochs``: batches come from passes
     over a loader, as far as is known. ``has_short_passes``: most of these have one batch. ``keeps_workers``: workers of
-    loaders live on from one of these to the next. ``stalls``: what held up whole ranks. ``files``: what they read and
-    wrote; None: not known. ``networks``: those in DDP; ``broadcasts_only_buffers``: all broadcasts in forward are of
-    their buffers. ``transports``: of NCCL, by its log. ``start``: how the run was started, which decides how a remedy
-    is worded. ``loading``: loaders that are, or may be, at their limit; ``window`` has their deliveries where they are.
-    ``reducing_steps`` (ranks,): how many steps each rank made from its first reduction of gradients to its last; None:
-    not known. ``simulation_error``: by which fraction of the measured time a replay with transfers of other steps
-    misses it.
+    loaders live on from one of these to the next. ``worker_counts`` (ranks,): of each rank; empty: not known.
+    ``stalls``: what held up whole ranks. ``files``: what they read and wrote; None: not known. ``networks``: those in
+    DDP; ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers. ``transports``: of NCCL, by its
+    log. ``start``: how the run was started, which decides how a remedy is worded. ``loading``: loaders that are, or may
+    be, at their limit; ``window`` has their deliveries where they are. ``reducing_steps`` (ranks,): how many steps each
+    rank made from its first reduction of gradients to its last; None: not known. ``simulation_error``: by which
+    fraction of the measured time a replay with transfers of other steps misses it.
     """
 
     window: Window
@@ -82,6 +82,7 @@ class Facts:
     has_epochs: bool = True
     has_short_passes: bool = False
     keeps_workers: bool = False
+    worker_counts: tuple[int, ...] = ()
     stalls: Stalls = field(default_factory=Stalls)
     files: FileAccess | None = None
     networks: tuple[DdpSettings, ...] = ()
@@ -192,6 +193,7 @@ def gather(
     has_epochs: bool = True,
     has_short_passes: bool = False,
     keeps_workers: bool = False,
+    worker_counts: Sequence[int] = (),
     stalls: Stalls | None = None,
     files: FileAccess | None = None,
     networks: Sequence[DdpSettings] = (),
@@ -222,6 +224,7 @@ def gather(
         has_epochs=has_epochs,
         has_short_passes=has_short_passes,
         keeps_workers=keeps_workers,
+        worker_counts=tuple(worker_counts),
         stalls=stalls or Stalls(),
         files=files,
         networks=tuple(networks),

@@ -106,6 +106,13 @@ def slowest_worker(facts: Facts, ranks: Sequence[int]) -> tuple[Evidence, ...]:
     return (times(what, float(slowest[rank]), TIMED),)
 
 
+def fewer_workers(facts: Facts, ranks: Sequence[int]) -> int | None:
+    """The workers of the median other rank, where each of ``ranks`` has fewer; None: they have as many."""
+    others = [workers for rank, workers in enumerate(facts.worker_counts) if rank not in ranks]
+    usual = int(np.median(others)) if others else 0
+    return usual if others and all(facts.worker_counts[rank] < usual for rank in ranks) else None
+
+
 def without_common_input(
     window: Window, first: Bools, behind: tuple[int, ...] | None, most_s: float = math.inf
 ) -> Window:

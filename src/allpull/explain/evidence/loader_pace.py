@@ -54,10 +54,7 @@ class LoaderPace:
 def loader_pace(run: RunData, steps: NDArray[np.int64]) -> LoaderPace | None:
     """The pace of workers during ``steps``; None: that of a rank is not known, or ranks have different loaders."""
     rows, reports = [], []
-    for rank in range(run.record.ranks):
-        log = run.events.get(rank)
-        work = () if log is None else log.loaders
-        used = [one for one in work if one.first_step <= steps[-1] and one.step > steps[0]]
+    for used in _used(run, steps):
         row = _of_rank(used)
         if row is None:
             return None
@@ -74,6 +71,19 @@ def loader_pace(run: RunData, steps: NDArray[np.int64]) -> LoaderPace | None:
         error_s=step_s * _relative_error(reports),
         slowest=np.array([_slowest(*_made(work)) for work in reports]),
     )
+
+
+def worker_counts(run: RunData, steps: NDArray[np.int64]) -> tuple[int, ...]:
+    """The most workers that each rank had at a time during ``steps``; empty: not known of all."""
+    counts = [max((len(one.batches) for one in used), default=0) for used in _used(run, steps)]
+    return tuple(counts) if all(counts) else ()
+
+
+def _used(run: RunData, steps: NDArray[np.int64]) -> list[list[LoaderWork]]:
+    """What the workers of each rank made during ``steps``."""
+    logs = [run.events.get(rank) for rank in range(run.record.ranks)]
+    every = [() if log is None else log.loaders for log in logs]
+    return [[one for one in work if one.first_step <= steps[-1] and one.step > steps[0]] for work in every]
 
 
 def keeps_workers(run: RunData) -> bool:

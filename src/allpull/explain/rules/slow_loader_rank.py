@@ -18,7 +18,8 @@ What to do
     Check what that host reads from: `findmnt`, `iostat -x 1`, the number of workers. Stage the data on local disks, or
     make shards of equal size. Where the counters show neither loader workers nor reads from storage, the rank itself
     makes its batches: then look at that work, and at what else its CPUs do. Where one of its workers takes longer than
-    the others, the evidence says so: see what that one has by `torch.utils.data.get_worker_info().id`.
+    the others, the evidence says so: see what that one has by `torch.utils.data.get_worker_info().id`. Where the rank
+    has fewer workers than others, give it as many.
 
 When it is wrong
     Where the loader runs in the main process (`num_workers=0`), a slow processor looks like a slow loader. Loaders of
@@ -30,7 +31,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from allpull.explain.candidate import Candidate, seconds
+from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.deliveries import ALONE
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.file_access import LEAST_BYTES_PER_S
@@ -38,16 +39,18 @@ from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.loader import (
     MADE,
     TIMED,
+    fewer_workers,
     has_no_cpu_left,
     nearly_waited_for_s,
     slower_makers,
     slowest_worker,
     workers_now,
 )
-from allpull.explain.remedy import Action, sentence, shell
+from allpull.explain.remedy import Action, program, sentence, shell
 from allpull.explain.remedy_text import quoted, workers
 from allpull.explain.rules.slow_rank import waiting_evidence
 from allpull.replay.whatif.balanced import like_median
+from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
 ONE_WORKER = (
@@ -104,6 +107,7 @@ def _suspect(group: Group, facts: Facts) -> Candidate:
             seconds(f"time that {which} waits for its loader beyond the others", group.size, facts.span),
             seconds("its whole wait for the loader", float(facts.mean_s("input")[group.members[0].rank]), facts.span),
             *slowest_worker(facts, ranks),
+            *_numbers_of_workers(facts, ranks),
             *waiting_evidence(ranks, facts),
         ),
         without=without,
@@ -115,6 +119,8 @@ def _suspect(group: Group, facts: Facts) -> Candidate:
 def _remedy(ranks: list[int], facts: Facts) -> Action:
     hosts = facts.hosts_of(ranks)
     which, does = ("that rank", "does") if len(ranks) == 1 else ("these ranks", "do")
+    if (usual := fewer_workers(facts, ranks)) is not None:
+        return sentence(f"give {which} as many loader workers as the others: ", program(f"DataLoader(num_workers={usual})"))
     more = workers(facts.start, facts.machine, now=workers_now(facts))
     if _makes_its_own(facts):
         on = f" on {quoted(hosts)}" if hosts else ""
@@ -130,6 +136,19 @@ def _remedy(ranks: list[int], facts: Facts) -> Action:
     if has_no_cpu_left(facts) or facts.start.starter == "train":
         return check
     return sentence(check, f", or give {which} more of them: ", more)
+
+
+def _numbers_of_workers(facts: Facts, ranks: list[int]) -> tuple[Evidence, ...]:
+    """That ``ranks`` have fewer workers than the others."""
+    usual = fewer_workers(facts, ranks)
+    if usual is None:
+        return ()
+    own = min(facts.worker_counts[rank] for rank in ranks)
+    which = f"rank {ranks[0]}" if len(ranks) == 1 else "the one of them that has the fewest"
+    return (
+        count(f"loader workers of {which}", own, TIMED),
+        count("the same for the median of the others", usual, TIMED),
+    )
 
 
 def _makes_its_own(facts: Facts) -> bool:
