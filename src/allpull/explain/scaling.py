@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from allpull.schema.host import Cpu
 from allpull.schema.results import Interval, RunDetail, RunMetrics, ShowResult
 from allpull.units import counted, percent, show_count, show_spread, show_time
 
@@ -158,13 +159,19 @@ def _machine(runs: Sequence[RunMetrics], details: Sequence[RunDetail]) -> list[s
     if not crowded:
         return _busy(max(zip(runs, details, strict=True), key=lambda pair: pair[0].ranks)[1]) if details else []
     run, detail = max(crowded, key=lambda pair: pair[0].ranks)
-    cpus = detail.hosts[0].cpu.usable or detail.hosts[0].cpu.logical
     threads = detail.threads_per_rank or 1
-    where = f"The {_ranks(run.ranks)} shared one machine with {cpus or 'an unknown number of'} CPUs"
+    where = f"The {_ranks(run.ranks)} shared one machine with {_cpus(detail.hosts[0].cpu)}"
     shows = "the cost of sharing cores, caches and memory, and that training works the same on any number of ranks"
     cannot = "it cannot show what a network or a GPU would do"
     lines = [f"{where}, {threads} thread{'s' * (threads != 1)} each. This shows {shows}; {cannot}."]
     return [*lines, *_busy(detail), *_taking_turns(run, detail)]
+
+
+def _cpus(cpu: Cpu) -> str:
+    """How many CPUs the ranks of a host had, in words."""
+    if cpu.usable is not None and cpu.logical is not None and cpu.usable < cpu.logical:
+        return f"{cpu.logical:,} CPUs, of which they might use {cpu.usable:,}"
+    return counted(known, "CPU") if (known := cpu.usable or cpu.logical) else "an unknown number of CPUs"
 
 
 def _busy(detail: RunDetail) -> list[str]:
@@ -189,7 +196,7 @@ def _taking_turns(run: RunMetrics, detail: RunDetail) -> list[str]:
     needed = run.ranks * (detail.threads_per_rank or 1)
     if cpus is None or needed <= cpus:
         return []
-    return [f"{needed} threads on {cpus} CPUs take turns: the efficiency says nothing about more CPUs."]
+    return [f"{needed} threads on {counted(cpus, 'CPU')} take turns: the efficiency says nothing about more CPUs."]
 
 
 def _replicas(runs: Sequence[RunMetrics]) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from allpull.probe.machine_facts import Facts
 from allpull.schema.probed import Check
-from allpull.units import show_bytes
+from allpull.units import counted, show_bytes
 
 State = Literal["ok", "warn", "bad", "unknown"]
 Verdict = tuple[State, str, str]
@@ -64,7 +64,7 @@ def _cores(facts: Facts) -> Verdict:
     visible = usable or logical
     if visible is None:
         return "unknown", "the system does not report its CPUs", "set launch.ranks and launch.threads yourself"
-    finding = f"{visible} of {logical} CPUs usable" if logical and visible < logical else f"{visible} CPUs"
+    finding = f"{visible} of {logical} CPUs usable" if logical and visible < logical else counted(visible, "CPU")
     if quota is not None and quota < visible:
         most = max(1, int(quota))
         advice = (

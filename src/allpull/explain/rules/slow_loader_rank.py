@@ -120,7 +120,9 @@ def _remedy(ranks: list[int], facts: Facts) -> Action:
     hosts = facts.hosts_of(ranks)
     which, does = ("that rank", "does") if len(ranks) == 1 else ("these ranks", "do")
     if (usual := fewer_workers(facts, ranks)) is not None:
-        return sentence(f"give {which} as many loader workers as the others: ", program(f"DataLoader(num_workers={usual})"))
+        return sentence(
+            f"give {which} as many loader workers as the others: ", program(f"DataLoader(num_workers={usual})")
+        )
     more = workers(facts.start, facts.machine, now=workers_now(facts))
     if _makes_its_own(facts):
         on = f" on {quoted(hosts)}" if hosts else ""
