@@ -29,6 +29,14 @@ def test_a_tag_on_any_rank_leaves_the_step_out_under_its_first_reason(make_recor
     assert steady.left_out == {"warmup": 2, "evaluation": 1, "resumed": 1, "other": 1}
 
 
+def test_evaluation_in_most_steps_is_what_steps_consist_of(make_records: MakeRecords) -> None:
+    def used(every: int) -> int:
+        tags = {(step, 0): ["evaluation"] for step in range(0, 12, every)} | {(0, 1): ["warmup"], (1, 1): ["warmup"]}
+        return int(steady_steps(make_records([[100, 100]] * 12, tags=tags), ranks=2).used.sum())
+
+    assert [used(every) for every in (1, 2, 3)] == [10, 5, 7]
+
+
 def test_steps_that_a_rank_did_not_record_are_left_out(make_records: MakeRecords) -> None:
     records = make_records([[100, 100]] * 6, tags={(5, 0): ["evaluation"]})
     ragged = records.filter((pl.col("rank") == 0) | (pl.col("step") < 4))  # rank 1 was killed in step 4

@@ -564,6 +564,15 @@ def test_what_may_be_rollouts_is_not_sold_as_evaluation() -> None:
     assert "rollouts" in finding.title
 
 
+def test_evaluation_in_most_steps_may_be_learned_from() -> None:
+    """Labels that a network gives itself, a teacher: what is computed there may be needed, and no gain is certain."""
+    (finding,) = found(job(4, evaluation=0.06)).findings
+    assert finding.title == "Evaluation by all ranks in most steps takes 48 % of the time"
+    assert finding.remedy.startswith("if the program learns from nothing that it computes there, evaluate less often")
+    assert finding.gain is not None
+    assert finding.gain.low == 1.0
+
+
 @pytest.mark.parametrize(
     ("phase", "call", "loss_s"),
     [

@@ -219,6 +219,12 @@ def test_steps_that_begin_with_a_rollout_are_odd_where_only_some_do() -> None:
     assert not with_rollouts(1).odd.any()
 
 
+def test_steps_with_an_evaluation_are_odd_where_most_have_none() -> None:
+    run = records(Program(ranks=2, steps=12))
+    assert window_of(tagged(run, "evaluation", list(range(0, 12, 4)))).odd.any()
+    assert not window_of(tagged(run, "evaluation", list(range(12)))).odd.any()
+
+
 def test_a_window_has_the_same_buckets_throughout() -> None:
     program = Program()
     sizes = [[5, 5, 5], [7, 7], [7, 7]]

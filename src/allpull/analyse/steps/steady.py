@@ -1,7 +1,8 @@
 """Find the steps worth averaging.
 
 Records carry tags of unusual steps: warm-up, the first batch of an epoch, a step with an evaluation or a checkpoint.
-Ranks wait for each other in every step, so a step that is unusual on one rank is unusual for the job.
+Ranks wait for each other in every step, so a step that is unusual on one rank is unusual for the job. Where most steps
+have an evaluation, it is what steps of that program consist of: a teacher that is asked, labels that a network gives.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from allpull.rundir.read.steps import OTHER_TAG, TAGS
 
-FIRST_BATCH = "first_batch"
+FIRST_BATCH, EVALUATION = "first_batch", "evaluation"
 
 NOT_ON_ALL_RANKS = "not_on_all_ranks"
 """Reason of a step that some rank did not record: it was killed, thinned its records, or left none."""
@@ -28,6 +29,7 @@ RAGGED = "ragged"
 Of a pass over the data that is the last batch. Steps with fewer samples than the largest are not: sizes may grow.
 """
 
+SELDOM = 0.5  # of the steps: what more of them have is usual
 VARYING = 0.05  # of steps: where so many have more samples than that before, and fewer, batches are not cut but vary
 SHORTEST = 2  # steps: one alone has no neighbour
 
@@ -49,7 +51,8 @@ class SteadySteps:
 def steady_steps(records: pl.DataFrame, ranks: int) -> SteadySteps:
     """Which steps of a job of ``ranks`` ranks are steady; ``records``: columns of ``rundir.read.steps.SCHEMA``.
 
-    A step is left out if any rank tagged it, if not all ranks recorded it, or if its batch was cut short.
+    A step is left out if any rank tagged it, if not all ranks recorded it, or if its batch was cut short; but not for
+    an evaluation, where most steps have one.
     """
     tags = (*TAGS, OTHER_TAG)
     by_step = (
@@ -71,6 +74,8 @@ def steady_steps(records: pl.DataFrame, ranks: int) -> SteadySteps:
     used = np.ones(by_step.height, dtype=np.bool_)
     for reason in (*tags, NOT_ON_ALL_RANKS, LAST_OF_SOME, RAGGED):
         hit = by_step[f"tag_{reason}"].to_numpy() & used
+        if reason == EVALUATION and hit.sum() > SELDOM * used.sum():
+            continue
         used &= ~hit
         if hit.any():
             left_out[reason] = int(hit.sum())

@@ -10,8 +10,9 @@ How it is found
 What it costs
     The replay without it. In a program that passes over no loader there is no price: forward passes without gradients
     may be rollouts, from which reinforcement learning learns later. They are recorded as such where an environment of
-    gymnasium, gym or Stable-Baselines3 works in between, or a policy draws its actions from `torch.distributions`;
-    the records cannot tell others from evaluation.
+    gymnasium, gym or Stable-Baselines3 works in between, or a policy draws its actions from `torch.distributions`; the
+    records cannot tell others from evaluation. Of evaluation in most steps the price is an upper bound: what it
+    computes may be learned from, as the answers of a teacher or labels that the network gives itself.
 
 What to do
     Evaluate less often (`--set train.evaluate_every=…`), or on a part of the test set; or in a separate job that reads
@@ -29,7 +30,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from allpull.explain.candidate import Candidate, count, seconds, share
+from allpull.analyse.steps.steady import SELDOM
+from allpull.explain.candidate import Candidate, as_recorded, count, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.remedy import sentence, within
 from allpull.explain.remedy_text import evaluation_job, option_or
@@ -57,15 +59,21 @@ def find(facts: Facts) -> list[Candidate]:
     if not facts.has_epochs:
         return [_evaluation_or_rollouts(spent_share, evidence)] if spent_share >= LARGE else []
     by_all = " by all ranks" if facts.window.ranks > 1 else ""
+    is_usual = together.sum() > SELDOM * together.size
+    often = " in most steps" if is_usual else ""
+    learned = "if the program learns from nothing that it computes there, " if is_usual else ""
     less = option_or(facts.start, "train.evaluate_every", 2 * facts.start.evaluate_every)
     return [
         Candidate(
             rule="evaluation-share",
             kind="job",
-            title=f"Evaluation{by_all} takes {percent(spent_share)} of the time",
-            remedy=sentence("evaluate less often", within(" (", less, ")"), ", or ", evaluation_job(facts.start)),
+            title=f"Evaluation{by_all}{often} takes {percent(spent_share)} of the time",
+            remedy=sentence(
+                f"{learned}evaluate less often", within(" (", less, ")"), ", or ", evaluation_job(facts.start)
+            ),
             evidence=evidence,
             without=_without,
+            bounds=(as_recorded, _without) if is_usual else None,
             least_share=LARGE,
         )
     ]

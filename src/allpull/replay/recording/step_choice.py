@@ -18,7 +18,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
-from allpull.analyse.steps.steady import early_ends
+from allpull.analyse.steps.steady import EVALUATION, SELDOM, early_ends
 from allpull.replay.recording.periods import ROLLOUT, whole_periods
 from allpull.replay.window import Bools
 from allpull.rundir.read.events import EventLog
@@ -26,10 +26,8 @@ from allpull.schema.gap import Gap, named_ranks
 from allpull.schema.steps import ROLLOUTS
 from allpull.units import NS_PER_S, counted, show_time
 
-ODD = ("first_batch", "evaluation", "checkpoint")
+ODD = ("first_batch", EVALUATION, "checkpoint")
 """Tags of steps that cost more than others and yet belong to a window."""
-
-SELDOM = 0.5  # of the steps: rollouts in more of them are what steps of this program consist of
 
 BREAK_SHARE = 0.05  # of a step: a longer gap between one step and the next is time outside all steps
 BREAK_NS = 1_000_000  # below this it may be the difference between the clocks of a device and its host, or of two hosts
@@ -63,7 +61,7 @@ def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
     reason = _unrecorded(aligned)
     if reason is not None:
         return NoWindow(reason=reason)
-    table = _with_rollouts(_table(aligned.steps, aligned.reductions, run.record.ranks), run.named)
+    table = _with_seldom(_table(aligned.steps, aligned.reductions, run.record.ranks), run.named)
     usable = table["whole"].to_numpy() & ~table["warmup"].to_numpy()
     if not usable.any():
         return NoWindow(reason=_nothing_usable(aligned.steps, table, run.record.ranks))
@@ -163,11 +161,11 @@ def _table(records: pl.DataFrame, reductions: pl.DataFrame, ranks: int) -> pl.Da
     )
 
 
-def _with_rollouts(table: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
-    """``table`` with the column ``ROLLOUT``: steps that began by one, where only some do."""
+def _with_seldom(table: pl.DataFrame, named: pl.DataFrame) -> pl.DataFrame:
+    """``table`` with the column ``ROLLOUT``: steps that began by one. Rollouts and evaluations count where seldom."""
     steps = named.filter(pl.col("name").is_in(ROLLOUTS) & (pl.col("ns") > 0))["step"].unique()
-    begins = pl.col("step").is_in(steps.implode())
-    return table.with_columns((begins & (begins.mean() < SELDOM)).alias(ROLLOUT))
+    has = {ROLLOUT: pl.col("step").is_in(steps.implode()), EVALUATION: pl.col(EVALUATION)}
+    return table.with_columns((one & (one.mean() <= SELDOM)).alias(name) for name, one in has.items())
 
 
 def _apart(records: pl.DataFrame) -> str:

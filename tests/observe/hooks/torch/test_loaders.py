@@ -179,6 +179,92 @@ for epoch in range(2):
     assert [step.step for step in run.steps() if step.evaluation_ns] == [5]
 
 
+@pytest.mark.parametrize("fetch", ["iter", "ahead"])
+def test_a_teacher_put_into_evaluation_mode_in_each_step_is_part_of_it_from_the_second_on(
+    watched: Watch, fetch: str
+) -> None:
+    """It is known as a copy of the network once that has learned. Now and then it is evaluated on another loader."""
+    run = watched(
+        TRAINING
+        + AHEAD
+        + f"fetch = {fetch}\n"
+        + """
+import copy
+teacher = copy.deepcopy(model)
+for epoch in range(2):
+    for i, (x, y) in enumerate(fetch(loader)):
+        if i == 3:
+            teacher.eval()
+            with torch.no_grad():
+                for a, b in DataLoader(data, batch_size=len(data)):
+                    teacher(a)
+        teacher.eval()
+        with torch.no_grad():
+            target = teacher(x).softmax(1)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), target).backward()
+        optimizer.step()
+"""
+    )
+    assert [step.samples for step in run.steps()] == 2 * SAMPLES
+    assert [step.step for step in run.steps() if step.evaluation_ns] == [1, 3, 8]
+
+
+@pytest.mark.parametrize("fetch", ["iter", "ahead"])
+@pytest.mark.parametrize("how", ["eval()", "no_grad()", "checkpoint"])
+def test_an_evaluation_after_the_batch_of_a_step_was_fetched_leaves_it_that_batch(
+    watched: Watch, fetch: str, how: str
+) -> None:
+    """As in `for i, (x, y) in enumerate(loader): if i % 3 == 0: evaluate()`, from the first step on."""
+    mode, back = ("pass", "pass") if how == "no_grad()" else ("model.eval()", "model.train()")
+    after = "torch.save(model.state_dict(), 'weights.pt')" if how == "checkpoint" else "pass"
+    run = watched(
+        TRAINING
+        + AHEAD
+        + f"fetch = {fetch}\n"
+        + f"""
+model(data.tensors[0]).mean().backward()
+optimizer.step()
+for epoch in range(2):
+    for i, (x, y) in enumerate(fetch(loader)):
+        if i % 3 == 0:
+            {mode}
+            with torch.no_grad():
+                for size in (30, 70):
+                    for a, b in DataLoader(data, batch_size=size):
+                        model(a)
+            {after}
+            {back}
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+"""
+    )
+    assert [step.samples for step in run.steps()] == [70, *(2 * SAMPLES)]
+    assert [step.step for step in run.steps() if step.evaluation_ns] == [1, 4, 6, 9]
+    assert [event.step for event in run.events("epoch")] == [1, 6]
+
+
+def test_an_average_of_the_weights_that_is_evaluated_now_and_then_is_no_teacher(watched: Watch) -> None:
+    """On what it keeps in memory, after the batch of the step was fetched: so in every second step."""
+    run = watched(
+        TRAINING
+        + """
+import copy
+average = copy.deepcopy(model)
+for i, (x, y) in enumerate(loader):
+    if i % 2 == 0:
+        average.eval()
+        with torch.no_grad():
+            average(data.tensors[0])
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+    )
+    assert [step.step for step in run.steps() if step.evaluation_ns] == [2, 4]
+
+
 def test_parts_of_a_model_in_groups_and_two_optimizers_are_one_network(watched: Watch) -> None:
     run = watched(
         TRAINING

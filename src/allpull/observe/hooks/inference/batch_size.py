@@ -26,7 +26,8 @@ class Batches:
     """Batches of each pass over a loader, in their order, until the program trains on them.
 
     It trains on the oldest batch of the pass that it fetched from last: a loop may fetch ahead, and evaluate on batches
-    of other loaders in between. A pass is an epoch if the program trains on one of its batches. ``given`` is the
+    of other loaders in between; where it did so after it had fetched a batch to train on, that is next (``turn_back``).
+    A pass is an epoch if the program trains on one of its batches. ``given`` is the
     content of a forward pass, for programs without a loader. ``held`` are backward passes after an optimizer stepped,
     of which is not known yet whether they are for another optimizer of its step, on the same batch.
 
@@ -44,6 +45,7 @@ class Batches:
         self.turned_to: Optional[int] = None
         self.now = Pass()  # the one that the program fetched from last
         self.now.learned = True  # without a loader there are no epochs
+        self._left: Optional[Pass] = None  # the first one that the program left with a batch to train on
         self._epochs = 0
 
     @property
@@ -80,7 +82,18 @@ class Batches:
         """The next batch comes from the pass with this iterator."""
         loader_pass = self._passes.get(iterator)
         if loader_pass is not None:
+            if self._left is None and loader_pass is not self.now and len(self.now.waiting) > self.now.ahead:
+                self._left = self.now
             self.now, self.turned_to = loader_pass, iterator
+
+    def unlearned(self, *, with_now: bool) -> Optional[Pass]:
+        """The first pass since the program trained that has a batch for it to train on, the current one perhaps."""
+        is_now = with_now and len(self.now.waiting) > self.now.ahead
+        return self._left or (self.now if is_now else None)
+
+    def turn_back(self, loader_pass: Pass) -> None:
+        """What was fetched since was evaluated: the program trains on what it had fetched in ``loader_pass``."""
+        self.now, self.turned_to = loader_pass, None
 
     def fetched(self, batch: Any, iterator: Any) -> None:
         """The program fetched ``batch`` from a loader's ``iterator``."""
@@ -124,6 +137,7 @@ class Batches:
             self.given_digest = None
         samples, elements = now.waiting.popleft() if now.waiting else given
         now.ahead = len(now.waiting)
+        self._left = None
         if now.left:
             now.left -= 1
             now.learned = now.left > 0

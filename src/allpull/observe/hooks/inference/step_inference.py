@@ -57,7 +57,7 @@ class StepInference(Phases):
         self.arrays = ArrayBatches(self)
         self._saw_forward = False  # in this step
         self.in_parts = False  # the program calls the parts of its network, one by one
-        self._evaluation = Evaluation(self.end_step)
+        self._evaluation = Evaluation(self.end_step, self.batches)
         self._rollout = Rollout(self.end_step)
         self.optimizers = 0
         self.stepping: Dict[int, int] = {}  # optimizers that are stepping, with their depth
@@ -186,24 +186,24 @@ class StepInference(Phases):
             self._rollout.begin(self._recording)
             return NOT_SEEN
         elif self._recording is not None and self.batches.is_new_pass and not self.stepping:
-            self._evaluation.begin_on(self.batches.now, self._recording)
+            self._evaluation.begin_on(self._recording)
         elif self._recording is not None and self.steps_taken and not self.stepping:
-            self._evaluation.begin_between(self.batches, self._recording)
+            self._evaluation.begin_between(self._recording)
         return NOT_SEEN if self._recording is None else self._recording.enter(FORWARD)
 
     @safely("evaluation")
-    def evaluation_begins(self, is_training: Callable[[], bool]) -> None:
-        """The program called ``eval()``, perhaps before its first step; this lasts until ``is_training()``."""
+    def evaluation_begins(self, is_training: Callable[[], bool], *, is_ahead: bool = True) -> None:
+        """The program called ``eval()``, until ``is_training()``; ``is_ahead``: for batches that it will fetch."""
         self.deferred.settle()
         self._ready_to_learn()
         if self._recording is not None and self.is_own_thread and not self.stepping:
             self._rollout.end(self._recording)
-            self._evaluation.begin(self._recording, is_training)
+            self._evaluation.begin_on(self._recording, is_training, is_ahead=is_ahead)
 
     def is_evaluated(self, is_training: Callable[[], bool]) -> None:
         """A network runs without gradients, and not in training mode: ``train(False)`` may have been called."""
         if not (self._rollout.collects or (self.recorder and self.recorder.stack)):
-            self.evaluation_begins(is_training)
+            self.evaluation_begins(is_training, is_ahead=False)
 
     @safely("evaluation")
     def is_beyond_evaluation(self) -> None:
@@ -215,7 +215,7 @@ class StepInference(Phases):
     def _learning(self, recorder: Recorder) -> None:
         """The program learns: an evaluation or a rollout ends."""
         if is_evaluating(recorder):
-            self._evaluation.learns_from(self.batches.now, recorder)
+            self._evaluation.learns(recorder)
         else:
             self._rollout.end(recorder)
 
