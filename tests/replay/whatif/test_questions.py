@@ -182,6 +182,22 @@ def test_a_rank_that_is_late_before_one_of_several_meetings_makes_the_others_no_
     assert total_s(balanced.without_persistence(one)) == pytest.approx(40 * 0.075)
 
 
+def test_lateness_in_turn_before_one_of_several_meetings_is_shared_out_there() -> None:
+    """15 ms in turn before a barrier at the end of a step: shared out 7.5 ms of each rank, and no later in backward."""
+    barrier = Call(use="barrier", at="end")
+    one = window(2, 40, forward=0.020, backward=0.020, other=rotating(2, 40, by_s=0.015), calls=[barrier])
+    assert total_s(one) == pytest.approx(40 * 0.055)
+    assert total_s(balanced.shared_out(one, ("forward", "backward", "other"))) == pytest.approx(40 * 0.0475)
+
+
+def test_pauses_are_shared_out_where_they_are_and_what_each_rank_usually_takes_stays() -> None:
+    """Rank 0 pauses 100 ms in each tenth step, 10 ms on the mean: these stay its own, of the rest each has a half."""
+    pauses = only(2, 40, seconds=0.100, rank=0, every=10, first=3)
+    one = window(2, 40, forward=0.020 + late(2, 40, rank=1, by_s=0.005), backward=0.020 + pauses)
+    assert total_s(one) == pytest.approx(36 * 0.045 + 4 * 0.140)
+    assert total_s(balanced.shared_out(one, ("backward",))) == pytest.approx(36 * 0.045 + 4 * 0.095)
+
+
 @given(SEEDS)
 def test_levelling_keeps_what_each_rank_or_each_step_has_to_do(seed: int) -> None:
     one = anything(seed)

@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import numpy as np
+from numpy.typing import NDArray
 
+from allpull.analyse.steps.grid import Floats
+from allpull.explain.evidence.cpu_waiting import COMPUTING, is_work, per_step
 from allpull.explain.evidence.facts import Facts
+from allpull.replay.whatif.work import lower_median
+from allpull.replay.window import Window
 from allpull.units import percent, show_time
 
 LEAST = 0.03  # of the time of all steps
 STEPS = 3.0  # as long as so many usual steps: less is jitter
 MOST = 3  # steps: what happens more often is for the rules
+PART = 0.5  # of a delay: in a step with an evaluation, a checkpoint or a first batch the rest is theirs
 
 
 def lone_delays(facts: Facts, named: Collection[int]) -> list[str]:
@@ -19,16 +25,37 @@ def lone_delays(facts: Facts, named: Collection[int]) -> list[str]:
     window = facts.window
     if facts.blame is None or not window.steps.size:
         return []
-    lost_s = facts.blame.delay_s.max(axis=1)
+    lost_s, late = facts.blame.delay_s.max(axis=1), facts.blame.late_s.argmax(axis=1)
     least_s = max(LEAST * window.measured_s, STEPS * float(np.median(window.wall_s)))
-    large = np.flatnonzero((lost_s > least_s) & ~window.odd)
+    large = np.flatnonzero((lost_s > least_s) & (~window.odd | (_own_s(window, late) > PART * lost_s)))
     if large.size > MOST:
         return []
-    late = [(int(row), int(facts.blame.late_s[row].argmax())) for row in large]
     return [
-        f"in step {window.steps[row]:,} the others waited {show_time(float(lost_s[row]))} for rank {rank}, "
-        f"{percent(float(lost_s[row]) / window.measured_s)} of the time of these steps; so few delays do not tell what "
-        "a longer run loses"
-        for row, rank in late
+        _note(facts, large[late[large] == rank], rank, lost_s)
+        for rank in np.unique(late[large]).tolist()
         if rank not in named
     ]
+
+
+def _note(facts: Facts, rows: NDArray[np.int64], rank: int, lost_s: Floats) -> str:
+    """What the delays of ``rank`` in the steps at ``rows`` cost the others."""
+    waited_s, steps = float(lost_s[rows].sum()), ", ".join(f"{step:,}" for step in facts.window.steps[rows])
+    begins = ", in each of which an epoch begins," if rows.size > 1 and facts.first[rows].all() else ""
+    return (
+        f"in step{'s' * (rows.size > 1)} {steps}{begins} the others waited {show_time(waited_s)} for rank {rank}, "
+        f"{percent(waited_s / facts.window.measured_s)} of the time of these steps; so few delays do not tell what a "
+        "longer run loses"
+    )
+
+
+def _own_s(window: Window, late: NDArray[np.int64]) -> Floats:
+    """How much longer the ``late`` rank of each step computes in it, and in the one before, than the median, (steps,).
+
+    What it does after the last meeting of a step delays the next one. Evaluations, checkpoints and first batches, for
+    which a step is odd, have rules of their own.
+    """
+    phases = [name for name in COMPUTING if name in window.work and is_work(window, name)]
+    own_s = per_step(window, phases)
+    own_s[1:] += own_s[:-1].copy()
+    longer: Floats = own_s[np.arange(late.size), late] - lower_median(own_s)
+    return longer

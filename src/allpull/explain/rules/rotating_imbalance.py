@@ -64,6 +64,7 @@ from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, joined, program, sentence
 from allpull.explain.remedy_text import WHERE, exclusive, own_cores
 from allpull.explain.rules.common_stall import CAUSES, against, of_files
+from allpull.replay.whatif.balanced import shared_out
 from allpull.replay.whatif.work import lower_median, shortened_by_step
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
@@ -276,15 +277,6 @@ def undelayed(window: Window, phases: tuple[str, ...]) -> Window:
     work_s = per_step(window, phases)
     deviations_s = _deviations(work_s)
     return shortened_by_step(window, _kept(window, phases, deviations_s - without_delays(deviations_s)))
-
-
-def shared_out(window: Window, phases: tuple[str, ...]) -> Window:
-    """The work of each step deviates from that of a usual step by as much on all ranks, and takes as long in total."""
-    work_s = per_step(window, phases)
-    deviations = _deviations(work_s)
-    equal_s = np.maximum(work_s - deviations + deviations.mean(axis=1, keepdims=True), 0.0)
-    kept = np.divide(equal_s, work_s, out=np.ones_like(work_s), where=work_s > 0)
-    return shortened_by_step(window, {name: kept for name in phases if name in window.work})
 
 
 def _kept(window: Window, phases: tuple[str, ...], gone_s: Floats) -> dict[str, Floats]:

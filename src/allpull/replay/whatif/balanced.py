@@ -194,6 +194,26 @@ def without_persistence(window: Window) -> Window:
     return replace(window, work=evened, reductions=lane)
 
 
+def shared_out(window: Window, phases: Collection[str]) -> Window:
+    """What differs from one step to the next is shared by all ranks: the work before an event takes as long in total.
+
+    By how much a rank works in ``phases`` more, or less, than usual before that event of a step becomes the mean of
+    all ranks. What is usual for each rank stays.
+    """
+    used = np.ones(window.events, dtype=np.bool_)
+
+    def shared(seconds: Floats) -> Floats:
+        usual_s = _mean_by_place(seconds, window, used)
+        return np.maximum(usual_s + _mean(seconds - usual_s), 0.0)
+
+    work = {name: shared(seconds) if name in phases else seconds for name, seconds in window.work.items()}
+    lane = window.reductions
+    if lane is not None and "backward" in phases and "backward" in work:
+        kept = _quotient(work["backward"], window.work["backward"])[window.kind == REDUCE]
+        lane = replace(lane, lead_s=lane.lead_s * kept[:, None, :])
+    return replace(window, work=work, reductions=lane)
+
+
 def _levelling(window: Window, work_s: Floats) -> Floats:
     """The factor of ``work_s`` by which each rank has as much of it as the mean rank, both (events, ranks).
 
