@@ -16,7 +16,13 @@ from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
 from allpull.explain.evidence.cpu_waiting import CROWDED
-from allpull.explain.evidence.ddp_settings import CommHook, broadcasts_only_buffers, comm_hooks, ddp_settings
+from allpull.explain.evidence.ddp_settings import (
+    CommHook,
+    broadcasts_only_buffers,
+    comm_hooks,
+    ddp_settings,
+    new_networks,
+)
 from allpull.explain.evidence.facts import Facts, first_batches, gather, other_run
 from allpull.explain.evidence.file_access import file_access
 from allpull.explain.evidence.lateness import step_s
@@ -90,6 +96,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         stalls=stalls_of(run, window.steps),
         files=file_access(run, window.steps),
         networks=networks,
+        new_networks=new_networks(aligned.reductions),
         broadcasts_only_buffers=broadcasts_only_buffers(run, networks),
         transports=transports_of(run, read_transports(run.directory, run.events)),
         start=start_of(run.record),

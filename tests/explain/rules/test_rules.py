@@ -543,6 +543,38 @@ def test_steps_that_take_longer_because_batches_are_larger_are_no_drift() -> Non
     assert rules(sizes) == [], "longer texts, or larger images"
 
 
+def test_levels_that_change_from_epoch_to_epoch_are_levels_and_no_line() -> None:
+    """Epochs of 40 steps that take 60, 90 and 120 ms: a line through them ends beyond the longest one."""
+    epoch = np.arange(120)[:, None] // 40
+    first = np.zeros(120, dtype=np.bool_)
+    first[::40] = True
+    made = job(4, steps=120, forward=epoch * FORWARD_S, backward=epoch * BACKWARD_S)
+    (finding,) = found(made, first=first).findings
+    assert finding.title.startswith(
+        "From epoch to epoch all ranks compute longer, in the last one 191 %, most of it in"
+    )
+    step_s = made.measured_s / 120
+    assert finding.gain is not None
+    assert finding.gain.value == pytest.approx(step_s / (step_s - (FORWARD_S + BACKWARD_S)), rel=0.02)
+    little = job(4, steps=120, forward=np.arange(120)[:, None] / 60 * FORWARD_S)
+    assert found(little, first=first).findings[0].title.startswith("Little by little")
+    half = job(4, steps=120, forward=(np.arange(120) >= 40)[:, None] * FORWARD_S)
+    assert found(half, first=first).findings[0].title.startswith(f"From step {half.steps[40]} on")
+
+
+def test_steps_that_train_another_network_are_no_drift() -> None:
+    """As where a backbone is unfrozen, and the network put into DDP again; at another step it is drift as ever."""
+    half = (np.arange(120) >= 60)[:, None]
+    made = job(4, steps=120, forward=half * FORWARD_S, backward=half * BACKWARD_S)
+    assert [one.rule for one in found(made, new_networks=[int(made.steps[20])]).findings] == ["drift"]
+    known = facts(made, new_networks=[int(made.steps[59])])
+    assert not found(made, new_networks=[int(made.steps[59])]).findings
+    (note,) = two_levels(known)
+    assert note.startswith(
+        f"from step {made.steps[60]} on the program trains another network, and steps compute 2 times"
+    )
+
+
 def test_how_much_longer_a_warm_up_takes_is_told_by_its_own_level_however_much_that_is() -> None:
     early = (np.arange(120) < 40).astype(np.float64)[:, None]
     slow_first = job(4, steps=120, forward=early * FORWARD_S * 2.5, backward=early * BACKWARD_S * 2.5)

@@ -20,4 +20,4 @@ def test_a_line_is_found_whole_where_it_rises_to_ten_times_and_steps_stall() -> 
 
 def test_both_sides_of_a_change_have_their_own_level() -> None:
     series = np.where(np.arange(STEPS) < 60, 40.0, 10.0)
-    assert levels(series, 60)[[0, -1]].tolist() == [40.0, 10.0]
+    assert levels(series, (60,))[[0, -1]].tolist() == [40.0, 10.0]

@@ -20,6 +20,12 @@ SEEDS = st.integers(0, 2**32 - 1)
 EXACT = 1e-12
 BEGUN = {"backward": 0.100, "forward": 0.010}
 
+
+def halfway(one: Window) -> levels.Cuts:
+    """Where levels change, in the middle of a window that has one."""
+    return (one.steps.size // 2,) if one.steps.size > 1 else None
+
+
 SHORTENINGS: dict[str, Callable[[Window], Window]] = {
     "transfer": network.without_transfer,
     "input": work.without_input,
@@ -34,7 +40,9 @@ SHORTENINGS: dict[str, Callable[[Window], Window]] = {
     "latency": lambda one: network.with_network(one, latency_now_s=1e-3),
     "half of the bytes, and what hosts take": lambda one: network.faster(one, 2.0, hosts_s=0.004),
     "what all do between phases": lambda one: work.without_common(one, ("other", "copy")),
-    "what all take longer in the end": lambda one: levels.as_before(one, one.steps.size // 2 or None, ("copy",)),
+    "what all take longer in the end": lambda one: levels.as_before(
+        one, (one.steps.size // 2,) if one.steps.size > 1 else None, ("copy",)
+    ),
     "what all take longer and longer": lambda one: levels.as_before(one, None, ("forward", "backward"), errors=1.0),
     "half of the input": lambda one: work.scaled(one, ("input",), 0.5),
 }
@@ -227,15 +235,15 @@ def test_what_is_common_is_what_the_lower_median_rank_takes() -> None:
 def test_a_rank_that_is_late_by_a_constant_time_still_is_when_levels_fall() -> None:
     rises = np.where(np.arange(20) < 10, 0.0, 1.0)[:, None]
     one = window(3, 20, backward=0.060 + 0.030 * rises + np.array([0.0, 0.040, 0.0]))
-    assert total_s(levels.as_before(one, 10, ("backward",))) == pytest.approx(20 * 0.100)
+    assert total_s(levels.as_before(one, (10,), ("backward",))) == pytest.approx(20 * 0.100)
     by_itself = window(3, 20, backward=0.060 + 0.030 * rises + 0.040 * rises * np.array([0.0, 1.0, 0.0]))
-    assert total_s(levels.as_before(by_itself, 10, ("backward",))) == pytest.approx(10 * 0.060 + 10 * 0.100)
+    assert total_s(levels.as_before(by_itself, (10,), ("backward",))) == pytest.approx(10 * 0.060 + 10 * 0.100)
 
 
 def test_a_stall_lasts_as_long_when_levels_fall() -> None:
     backward_s = np.where(np.arange(20) < 10, 0.060, 0.090)[:, None] + np.zeros(2)
     backward_s[15] += 1.0
-    fallen = levels.as_before(window(2, 20, backward=backward_s), 10, ("backward",))
+    fallen = levels.as_before(window(2, 20, backward=backward_s), (10,), ("backward",))
     assert total_s(fallen) == pytest.approx(20 * 0.060 + 1.0)
 
 

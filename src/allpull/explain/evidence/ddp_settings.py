@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from statistics import median
 
+import polars as pl
+
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import CollectiveKind, DataParallel
 from allpull.units import NS_PER_S
@@ -63,6 +65,15 @@ def _merged(of_ranks: list[DataParallel], cut: tuple[int, tuple[int, ...]]) -> D
         buckets=cut[0],
         gradients_bytes=cut[1],
     )
+
+
+def new_networks(reductions: pl.DataFrame) -> tuple[int, ...]:
+    """Steps at which ranks reduce the gradients of networks that they did not reduce before, but for the first step.
+
+    ``reductions``: columns of ``analyse.collectives.reductions``.
+    """
+    begins = reductions.group_by("networks").agg(pl.col("step").min())["step"]
+    return tuple(sorted(set(begins.to_list()))[1:])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,11 +62,12 @@ class Facts:
     over a loader, as far as is known. ``has_short_passes``: most of these have one batch. ``keeps_workers``: workers of
     loaders live on from one of these to the next. ``worker_counts`` (ranks,): of each rank; empty: not known.
     ``stalls``: what held up whole ranks. ``files``: what they read and wrote; None: not known. ``networks``: those in
-    DDP; ``broadcasts_only_buffers``: all broadcasts in forward are of their buffers. ``transports``: of NCCL, by its
-    log. ``start``: how the run was started, which decides how a remedy is worded. ``loading``: loaders that are, or may
-    be, at their limit; ``window`` has their deliveries where they are. ``reducing_steps`` (ranks,): how many steps each
-    rank made from its first reduction of gradients to its last; None: not known. ``simulation_error``: by which
-    fraction of the measured time a replay with transfers of other steps misses it.
+    DDP; ``new_networks``: steps at which others are reduced than before; ``broadcasts_only_buffers``: all broadcasts in
+    forward are of their buffers. ``transports``: of NCCL, by its log. ``start``: how the run was started, which decides
+    how a remedy is worded. ``loading``: loaders that are, or may be, at their limit; ``window`` has their deliveries
+    where they are. ``reducing_steps`` (ranks,): how many steps each rank made from its first reduction of gradients to
+    its last; None: not known. ``simulation_error``: by which fraction of the measured time a replay with transfers of
+    other steps misses it.
     """
 
     window: Window
@@ -86,6 +87,7 @@ class Facts:
     stalls: Stalls = field(default_factory=Stalls)
     files: FileAccess | None = None
     networks: tuple[DdpSettings, ...] = ()
+    new_networks: tuple[int, ...] = ()
     broadcasts_only_buffers: bool = False
     transports: Transports = field(default_factory=Transports)
     start: Start = field(default_factory=Start)
@@ -197,6 +199,7 @@ def gather(
     stalls: Stalls | None = None,
     files: FileAccess | None = None,
     networks: Sequence[DdpSettings] = (),
+    new_networks: Sequence[int] = (),
     broadcasts_only_buffers: bool = False,
     transports: Transports | None = None,
     start: Start | None = None,
@@ -228,6 +231,7 @@ def gather(
         stalls=stalls or Stalls(),
         files=files,
         networks=tuple(networks),
+        new_networks=tuple(new_networks),
         broadcasts_only_buffers=broadcasts_only_buffers,
         transports=transports or Transports(),
         start=start,

@@ -6,10 +6,11 @@ What it is
 
 How it is found
     By the work that all ranks have in common in a step, that of the lower median rank: its level before and after the
-    step at which it changes most, or a line through all steps where that fits better. It must become longer by 5 %, or
-    by 15 % where CPUs compute, and by more than the noise. Clocks, power and temperature of accelerators on both sides
-    are in the evidence where they were sampled. Where steps have more samples then, or larger ones, by at least half of
-    that, it is no drift, and a note says so.
+    step at which it changes most, or a line through all steps where that fits better, or a level of each epoch where
+    these fit far better than both. It must become longer by 5 %, or by 15 % where CPUs compute, and by more than the
+    noise. Clocks, power and temperature of accelerators on both sides are in the evidence where they were sampled.
+    Where steps have more samples then, or larger ones, by at least half of that, it is no drift, and a note says so;
+    nor where ranks reduce the gradients of another network in DDP from that step on.
 
 What it costs
     The replay in which phases take no longer after that step than before it, or no longer than at first. Each rank is
@@ -22,8 +23,8 @@ What to do
     other programs keep CPUs busy, the evidence says so: see whether they came meanwhile.
 
 When it is wrong
-    Where the work itself changes by design, such as images that grow during training, later steps are longer by
-    right. Other programs that come to all hosts at once look the same.
+    Where the work itself changes by design, such as images that grow during training, or other tasks from epoch to
+    epoch, later steps are longer by right. Other programs that come to all hosts at once look the same.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
-from allpull.analyse.statistics import change_point, long_run_variance
+from allpull.analyse.statistics import MIN_POINTS, change_point, long_run_variance
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.common_work import common_phases, common_s, most_grown
@@ -43,7 +45,7 @@ from allpull.explain.evidence.cpu_waiting import all_wait, per_step
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.remedy import Action, sentence
 from allpull.explain.remedy_text import WHERE, clocks
-from allpull.replay.whatif.levels import as_before, levels, without_stalls
+from allpull.replay.whatif.levels import Cuts, as_before, levels, without_stalls
 from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
@@ -57,6 +59,8 @@ SENSORS = {
     "power_w": ("power of an accelerator", "W"),
     "temperature_c": ("temperature of the accelerators", "°C"),
 }
+NEAR = 2  # steps: noise moves where a level seems to change
+STAIRS = 0.5  # of the squares that one change or a line leaves: levels of epochs that leave no less are no better
 OF_DATA = 0.5  # of the change: if the data of a step change by that much, it is theirs
 OF_CLOCK = 0.5  # of the change: less by the clock, and it is that ranks waited for a CPU beside their work, not in it
 FELL = 0.97  # of the clock before: below it the clock is the likely cause
@@ -66,7 +70,8 @@ FELL = 0.97  # of the clock before: below it the clock is the likely cause
 class Change:
     """All ranks compute for ``first_s`` per step at first, and ``last_s`` in the end, from row ``since`` of the steps.
 
-    ``at_once``: the level changes there; otherwise little by little, over all steps. ``clock``: the ratio of these
+    ``cuts``: the rows at which the level changes, the last of them ``since``; None: little by little, over all steps.
+    ``clock``: the ratio of these
     times with the waiting for a CPU, last to first. ``data``: how many times as many elements, or else samples, a step
     has in the end; 1: it is not known.
     """
@@ -74,7 +79,7 @@ class Change:
     first_s: float
     last_s: float
     since: int
-    at_once: bool
+    cuts: Cuts
     clock: float
     data: float = 1.0
 
@@ -88,13 +93,16 @@ class Change:
 def find(facts: Facts) -> list[Candidate]:
     """The job, where all ranks slow down together."""
     window, change = facts.window, change_of_level(facts)
-    if change is None or change.by_data or change.last_s < change.first_s:
+    if change is None or change.by_data or by_program(facts, change) or change.last_s < change.first_s:
         return []
     first_s, last_s, since, phases = change.first_s, change.last_s, change.since, common_phases(facts)
     after = np.arange(window.steps.size) >= since
-    when = f"From step {window.steps[since]:,} on" if change.at_once else "Little by little"
+    when = f"From step {window.steps[since]:,} on" if change.cuts is not None else "Little by little"
+    longer = f"{percent(last_s / first_s - 1)} longer"
+    if change.cuts is not None and len(change.cuts) > 1:
+        when, longer = "From epoch to epoch", f"longer, in the last one {percent(last_s / first_s - 1)}"
     compute = facts.all_ranks("compute").lower()
-    without = partial(as_before, since=since if change.at_once else None, phases=phases)
+    without = partial(as_before, cuts=change.cuts, phases=phases)
     grown = most_grown(facts, phases, after & ~window.odd, ~after & ~window.odd)
     sensed = _sensed(facts, after)
     clock_before, clock_after = sensed.get("clock_hz", (0.0, 0.0))
@@ -102,7 +110,7 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="drift",
             kind="job",
-            title=f"{when} {compute} {percent(last_s / first_s - 1)} longer, most of it {WHERE[grown]}",
+            title=f"{when} {compute} {longer}, most of it {WHERE[grown]}",
             remedy=_remedy(facts, fell=clock_after < FELL * clock_before),
             evidence=(
                 seconds("computation that all ranks have in common, at first", first_s, facts.span),
@@ -119,6 +127,13 @@ def find(facts: Facts) -> list[Candidate]:
     ]
 
 
+def by_program(facts: Facts, change: Change) -> bool:
+    """Whether the level changes at a step from which on the program trains other networks than before."""
+    step = int(facts.window.steps[change.since])
+    at_once = change.cuts is not None and len(change.cuts) == 1
+    return at_once and any(abs(step - begins) <= NEAR for begins in facts.new_networks)
+
+
 def change_of_level(facts: Facts) -> Change | None:
     """How the work that all ranks have in common becomes longer, or shorter; None: it does not, beyond its noise."""
     phases, rows = common_phases(facts), np.flatnonzero(~facts.window.odd)
@@ -128,8 +143,12 @@ def change_of_level(facts: Facts) -> Change | None:
     cut = change_point(taken_s)
     if cut is None:
         return None
-    models = {since: levels(taken_s, since) for since in (cut, None)}
-    at = min(models, key=lambda since: float(((taken_s - models[since]) ** 2).sum()))
+    models: dict[Cuts, Floats] = {cuts: levels(taken_s, cuts) for cuts in ((cut,), None)}
+    missed = {cuts: float(((taken_s - level_s) ** 2).sum()) for cuts, level_s in models.items()}
+    at = min(missed, key=lambda cuts: missed[cuts])
+    stairs = _epochs(facts, rows)
+    if len(stairs) > 1 and ((taken_s - levels(taken_s, stairs)) ** 2).sum() < STAIRS * missed[at]:
+        models[stairs], at = levels(taken_s, stairs), stairs
     first_s, last_s = float(models[at][0]), float(models[at][-1])
     low_s, high_s = sorted((first_s, last_s))
     least = SLOWER_ON_CPUS if facts.on_cpus else SLOWER
@@ -143,11 +162,19 @@ def change_of_level(facts: Facts) -> Change | None:
     return Change(
         first_s=first_s,
         last_s=last_s,
-        since=int(rows[cut]),
-        at_once=at is not None,
+        since=int(rows[cut if at is None else at[-1]]),
+        cuts=None if at is None else tuple(int(rows[row]) for row in at),
         clock=last_by_clock_s / first_by_clock_s,
         data=float(ends[1] / ends[0]) if ends.min() > 0 else 1.0,
     )
+
+
+def _epochs(facts: Facts, rows: NDArray[np.int64]) -> tuple[int, ...]:
+    """Where in ``rows`` of the steps another epoch begins, if each has enough of them for a level."""
+    begins = np.unique(np.searchsorted(rows, np.flatnonzero(facts.first)))
+    begins = begins[(begins > 0) & (begins < rows.size)]
+    lengths = np.diff([0, *begins, rows.size])
+    return tuple(begins.tolist()) if lengths.min() >= MIN_POINTS else ()
 
 
 def _data_of_steps(window: Window) -> Floats:
@@ -160,26 +187,29 @@ def _data_of_steps(window: Window) -> Floats:
 def two_levels(facts: Facts) -> list[str]:
     """A note where means are of two levels, and no finding says so: ranks become faster, or have other batches."""
     change, both = change_of_level(facts), "rates, times and gains are means of both"
-    if change is None or not (change.by_data or change.last_s < change.first_s):
+    if change is None or not (change.by_data or by_program(facts, change) or change.last_s < change.first_s):
         return []
+    if by_program(facts, change):
+        longer, step = f"{change.clock:.2g} times", facts.window.steps[change.since]
+        return [f"from step {step:,} on the program trains another network, and steps compute {longer} as long: {both}"]
     if change.by_data:
         data, longer = (f"{ratio:.2g} times" for ratio in (change.data, change.clock))
-        when = f"from step {facts.window.steps[change.since]:,} on" if change.at_once else "in the end"
+        when = f"from step {facts.window.steps[change.since]:,} on" if change.cuts is not None else "in the end"
         return [f"{when} steps have {data} as much data as at first, and take {longer} as long: {both}"]
     longer, step = percent(1 / change.clock - 1), facts.window.steps[change.since - 1]
-    if not change.at_once:
+    if change.cuts is None or len(change.cuts) > 1:
         become = facts.all_ranks("become").lower()
         return [f"{become} faster little by little: at first a step computes {longer} longer than in the end"]
     return [f"up to step {step:,} {facts.all_ranks('compute').lower()} {longer} longer than after it: {both}"]
 
 
-def _error_s(noise: Floats, since: int | None) -> float:
-    """Standard error of the change, around which ``noise`` (steps,) is: at step ``since``; None: along a line.
+def _error_s(noise: Floats, cuts: Cuts) -> float:
+    """Standard error of the change, around which ``noise`` (steps,) is: between the first level and the last.
 
     Of the ends of a line it is that of its slope times its length (Draper & Smith 1998, §1.4).
     """
     steps = noise.size
-    per_variance = 12 / steps if since is None else 1 / since + 1 / (steps - since)
+    per_variance = 12 / steps if cuts is None else 1 / cuts[0] + 1 / (steps - cuts[-1])
     return math.sqrt(per_variance * long_run_variance(noise))
 
 

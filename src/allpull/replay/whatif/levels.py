@@ -25,19 +25,22 @@ MIN_STEPS = 2  # one alone has no change
 QUARTILE_SD = 0.6745  # of a normal distribution, from its median
 LEVEL_SDS = 2.0  # standard deviations: what deviates by more tells nothing of a level
 
+Cuts = tuple[int, ...] | None
+"""The rows, ascending, from each of which on there is another level; None: there is a line through all of them."""
 
-def as_before(window: Window, since: int | None, phases: Collection[str], errors: float = 0.0) -> Window:
-    """Ranks take as long in ``phases`` as they usually did before row ``since`` of the steps, each by its own level.
 
-    Their jitter scales with their level, and what exceeds it stays: stalls, and pauses of one rank. ``since`` None:
-    they took longer little by little, and take as long as at first, by a line through all steps. ``errors``: by how
-    many standard errors the changes of level are larger than estimated; below 0: smaller.
+def as_before(window: Window, cuts: Cuts, phases: Collection[str], errors: float = 0.0) -> Window:
+    """Ranks take as long in ``phases`` as they usually did before the first of ``cuts``, each by its own level.
+
+    Their jitter scales with their level, and what exceeds it stays: stalls, and pauses of one rank. ``cuts`` None: they
+    took longer little by little, and take as long as at first. ``errors``: by how many standard errors the changes of
+    level are larger than estimated; below 0: smaller.
     """
     kept: dict[str, Floats] = {}
     for name in phases:
         if name in window.work:
             seconds = window.per_step(name)
-            left_s = np.maximum(seconds - _risen_s(seconds, since, errors), 0.0)
+            left_s = np.maximum(seconds - _risen_s(seconds, cuts, errors), 0.0)
             kept[name] = np.divide(left_s, seconds, out=np.ones_like(seconds), where=seconds > 0)
     return shortened_by_step(window, kept)
 
@@ -63,19 +66,20 @@ def without_shared(window: Window, phases: Collection[str]) -> Window:
     return shortened_by_step(window, kept)
 
 
-def levels(series: Floats, since: int | None) -> Floats:
-    """The level of ``series`` (steps, …) at each step: before and from row ``since`` on, or for None along a line.
+def levels(series: Floats, cuts: Cuts) -> Floats:
+    """The level of ``series`` (steps, …) at each step, between ``cuts`` or along a line.
 
     It is the mean of what deviates from the median by no more than usual, so that stalls and pauses do not move it.
     """
     steps = len(series)
     if steps < MIN_STEPS:
         return series
-    place = np.arange(steps).reshape(-1, *(1,) * (series.ndim - 1))
-    if since is not None:
-        return np.where(place < since, _level(series[:since]), _level(series[since:]))
+    if cuts is not None:
+        parts = [np.broadcast_to(_level(part), part.shape) for part in np.split(series, cuts) if len(part)]
+        return np.concatenate(parts)
+    place = np.arange(steps)
     capped = without_stalls(series)
-    first, slope = np.polynomial.polynomial.polyfit(place.ravel(), capped.reshape(steps, -1), 1)
+    first, slope = np.polynomial.polynomial.polyfit(place, capped.reshape(steps, -1), 1)
     return np.asarray(first + slope * place.reshape(-1, 1)).reshape(series.shape)
 
 
@@ -105,13 +109,13 @@ def _sd_s(series: Floats) -> Floats:
     return np.asarray((middle - quarter) / QUARTILE_SD)
 
 
-def _risen_s(seconds: Floats, since: int | None, errors: float) -> Floats:
+def _risen_s(seconds: Floats, cuts: Cuts, errors: float) -> Floats:
     """By how much ``seconds`` (steps, ranks) are longer because the level of all ranks rose; at least 0."""
-    level_s = levels(seconds, since)
-    common_s = levels(lower_median(seconds), since)
-    first = 0 if since is None else since
+    level_s = levels(seconds, cuts)
+    common_s = levels(lower_median(seconds), cuts)
+    first = 0 if cuts is None else cuts[0]
     jitter_s = _jitter((seconds - level_s)[first:], JITTER_SDS)
-    error_s = _errors_s(jitter_s, since, len(seconds))
+    error_s = _errors_s(jitter_s, cuts, len(seconds))
     ratio = np.divide(common_s, common_s[0], out=np.ones_like(common_s), where=common_s[0] > 0)[first:, None]
     own_s, shared_s = (level_s - level_s[0])[first:], level_s[0] * (ratio - 1)
     change_s = np.where(own_s - shared_s > OWN_ERRORS * error_s, shared_s, own_s) + errors * error_s
@@ -122,12 +126,14 @@ def _risen_s(seconds: Floats, since: int | None, errors: float) -> Floats:
     return risen_s
 
 
-def _errors_s(jitter_s: Floats, since: int | None, steps: int) -> Floats:
+def _errors_s(jitter_s: Floats, cuts: Cuts, steps: int) -> Floats:
     """Standard errors of the changes of levels, around which ``jitter_s`` (rows, ranks) is, by row and rank.
 
     Of a line it is that of its slope times the way from its first step (Draper & Smith 1998, §1.4).
     """
     sd_s = np.sqrt([max(long_run_variance(series), float(series.var())) for series in jitter_s.T])
-    if since is None:
+    if cuts is None:
         return math.sqrt(12 / steps) * np.arange(steps)[:, None] / steps * sd_s
-    return np.broadcast_to(math.sqrt(1 / since + 1 / (steps - since)) * sd_s, jitter_s.shape)
+    lengths = np.diff([*cuts, steps])
+    errors: Floats = np.sqrt(1 / cuts[0] + 1 / np.repeat(lengths, lengths))[:, None] * sd_s
+    return errors
