@@ -23,14 +23,14 @@ from allpull.explain.evidence.ddp_settings import (
     ddp_settings,
     new_networks,
 )
-from allpull.explain.evidence.facts import Facts, first_batches, gather, other_run
+from allpull.explain.evidence.facts import Facts, OtherRun, first_batches, gather, other_run
 from allpull.explain.evidence.file_access import file_access
 from allpull.explain.evidence.lateness import step_s
 from allpull.explain.evidence.link_fit import with_links
 from allpull.explain.evidence.loader_pace import keeps_workers, loader_pace, worker_counts
 from allpull.explain.evidence.lone_delays import lone_delays
-from allpull.explain.evidence.machine import machine_of
-from allpull.explain.evidence.network import network_of
+from allpull.explain.evidence.machine import Machine, machine_of
+from allpull.explain.evidence.network import Network, network_of
 from allpull.explain.evidence.stalls import stalls_of
 from allpull.explain.evidence.start import start_of
 from allpull.explain.evidence.step_counts import reducing_steps
@@ -79,30 +79,9 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
     window = with_links(recorded, None if network.busy_share is None else network.busy_share * step_s(recorded))
     compared = [(one.data, other) for one in references if isinstance(other := record(one), Window)]
     reference, against = min(compared, key=lambda pair: pair[1].ranks, default=(None, None))
-    charged, networks = blame(window), ddp_settings(run)
-    facts = gather(
-        window,
-        machine,
-        network,
-        blame=charged,
-        first=first_batches(aligned, window),
-        other_runs=[one for data, other in compared if (one := other_run(data, other)) is not None],
-        no_exchange=aligned.no_exchange,
-        same_samples=_same_for_copies(aligned),
-        has_epochs=epochs(run) > 0,
-        has_short_passes=epochs(run) > SHORT_PASSES * run.steps["step"].n_unique(),
-        keeps_workers=keeps_workers(run),
-        worker_counts=worker_counts(run, window.steps),
-        stalls=stalls_of(run, window.steps),
-        files=file_access(run, window.steps),
-        networks=networks,
-        new_networks=new_networks(aligned.reductions),
-        broadcasts_only_buffers=broadcasts_only_buffers(run, networks),
-        transports=transports_of(run, read_transports(run.directory, run.events)),
-        start=start_of(run.record),
-        pace=loader_pace(run, window.steps),
-        reducing_steps=reducing_steps(aligned),
-    )
+    charged = blame(window)
+    other_runs = [one for data, other in compared if (one := other_run(data, other)) is not None]
+    facts = _facts(aligned, window, machine=machine, network=network, charged=charged, other_runs=other_runs)
     grown = tree(facts.window, against)
     answers, lone = _answered(replace(facts, simulation_error=grown.simulation_error or 0.0))
     result = ExplainResult(
@@ -131,6 +110,42 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         ),
     )
     return Explanation(result=result, window=window, blame=charged)
+
+
+def _facts(
+    aligned: AlignedRun,
+    window: Window,
+    *,
+    machine: Machine,
+    network: Network,
+    charged: Blame,
+    other_runs: Sequence[OtherRun],
+) -> Facts:
+    """What rules examine of a run; ``charged``: which rank made which wait."""
+    run, networks = aligned.data, ddp_settings(aligned.data)
+    return gather(
+        window,
+        machine,
+        network,
+        blame=charged,
+        first=first_batches(aligned, window),
+        other_runs=other_runs,
+        no_exchange=aligned.no_exchange,
+        same_samples=_same_for_copies(aligned),
+        has_epochs=epochs(run) > 0,
+        has_short_passes=epochs(run) > SHORT_PASSES * run.steps["step"].n_unique(),
+        keeps_workers=keeps_workers(run),
+        worker_counts=worker_counts(run, window.steps),
+        stalls=stalls_of(run, window.steps),
+        files=file_access(run, window.steps),
+        networks=networks,
+        new_networks=new_networks(aligned.reductions),
+        broadcasts_only_buffers=broadcasts_only_buffers(run, networks),
+        transports=transports_of(run, read_transports(run.directory, run.events)),
+        start=start_of(run.record),
+        pace=loader_pace(run, window.steps),
+        reducing_steps=reducing_steps(aligned),
+    )
 
 
 def _answered(facts: Facts) -> tuple[Findings, list[str]]:

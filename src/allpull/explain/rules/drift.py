@@ -71,9 +71,8 @@ class Change:
     """All ranks compute for ``first_s`` per step at first, and ``last_s`` in the end, from row ``since`` of the steps.
 
     ``cuts``: the rows at which the level changes, the last of them ``since``; None: little by little, over all steps.
-    ``clock``: the ratio of these
-    times with the waiting for a CPU, last to first. ``data``: how many times as many elements, or else samples, a step
-    has in the end; 1: it is not known.
+    ``clock``: the ratio of these times with the waiting for a CPU, last to first. ``data``: how many times as many
+    elements, or else samples, a step has in the end; 1: it is not known.
     """
 
     first_s: float
@@ -82,6 +81,11 @@ class Change:
     cuts: Cuts
     clock: float
     data: float = 1.0
+
+    @property
+    def at_once(self) -> bool:
+        """Whether there are two levels, neither those of many epochs nor a line."""
+        return self.cuts is not None and len(self.cuts) == 1
 
     @property
     def by_data(self) -> bool:
@@ -97,9 +101,10 @@ def find(facts: Facts) -> list[Candidate]:
         return []
     first_s, last_s, since, phases = change.first_s, change.last_s, change.since, common_phases(facts)
     after = np.arange(window.steps.size) >= since
-    when = f"From step {window.steps[since]:,} on" if change.cuts is not None else "Little by little"
-    longer = f"{percent(last_s / first_s - 1)} longer"
-    if change.cuts is not None and len(change.cuts) > 1:
+    when, longer = f"From step {window.steps[since]:,} on", f"{percent(last_s / first_s - 1)} longer"
+    if change.cuts is None:
+        when = "Little by little"
+    elif not change.at_once:
         when, longer = "From epoch to epoch", f"longer, in the last one {percent(last_s / first_s - 1)}"
     compute = facts.all_ranks("compute").lower()
     without = partial(as_before, cuts=change.cuts, phases=phases)
@@ -130,8 +135,7 @@ def find(facts: Facts) -> list[Candidate]:
 def by_program(facts: Facts, change: Change) -> bool:
     """Whether the level changes at a step from which on the program trains other networks than before."""
     step = int(facts.window.steps[change.since])
-    at_once = change.cuts is not None and len(change.cuts) == 1
-    return at_once and any(abs(step - begins) <= NEAR for begins in facts.new_networks)
+    return change.at_once and any(abs(step - begins) <= NEAR for begins in facts.new_networks)
 
 
 def change_of_level(facts: Facts) -> Change | None:
@@ -197,7 +201,7 @@ def two_levels(facts: Facts) -> list[str]:
         when = f"from step {facts.window.steps[change.since]:,} on" if change.cuts is not None else "in the end"
         return [f"{when} steps have {data} as much data as at first, and take {longer} as long: {both}"]
     longer, step = percent(1 / change.clock - 1), facts.window.steps[change.since - 1]
-    if change.cuts is None or len(change.cuts) > 1:
+    if not change.at_once:
         become = facts.all_ranks("become").lower()
         return [f"{become} faster little by little: at first a step computes {longer} longer than in the end"]
     return [f"up to step {step:,} {facts.all_ranks('compute').lower()} {longer} longer than after it: {both}"]

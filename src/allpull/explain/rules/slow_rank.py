@@ -90,6 +90,7 @@ RAN = 0.75  # of the lateness: a rank that ran so much longer computes longer; a
 BEFORE_ITS_OWN = " before one of their collectives"
 LARGER = 1.05  # times the elements of the others' samples: less than that, they vary by chance
 SIZES = "sizes of batches"
+LARGER_SAMPLES = "elements per sample of {} divided by those of the others"
 IF_SHARED = "saved if ranks shared the work of forward and backward evenly, and exchanged as fast as now"
 REPLAYED = "replay"
 LIKE_LENGTHS = sentence(
@@ -259,11 +260,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
             ),
             *waiting_evidence(ranks, facts),
             *fewer_cpus(facts.machine, ranks),
-            *(
-                (share(f"elements per sample of {which} divided by those of the others", larger, SIZES),)
-                if larger >= LARGER
-                else ()
-            ),
+            *((share(LARGER_SAMPLES.format(which), larger, SIZES),) if larger >= LARGER else ()),
         ),
         without=without,
         bounds=bounds,
