@@ -264,3 +264,14 @@ def test_a_loss_by_chance_or_at_once_does_not_grow() -> None:
     line = line_of(np.linspace(0.03, 0.0, 200))
     assert line is not None
     assert line[[0, -1]] == pytest.approx((0.03, 0.0), abs=1e-9)
+
+
+def test_evaluation_of_all_and_what_one_rank_evaluates_longer_are_not_the_same_time() -> None:
+    """All evaluate 150 ms in each fourth step, rank 1 another 150 ms: without the former the latter would be alone."""
+    every = np.zeros((STEPS, 2))
+    every[::4] = 0.150
+    every[::4, 1] += 0.150
+    odd = np.arange(STEPS) % 4 == 0
+    answer = found(replace(job(2, evaluation=every), odd=odd), Machine(hosts=hosts_of(2)))
+    assert {one.rule for one in answer.findings} == {"evaluation-share", "uneven-evaluation"}
+    assert not [note for note in answer.notes if "price partly the same time" in note]

@@ -202,7 +202,8 @@ def _pairs(priced: Sequence[tuple[Candidate, Price]], facts: Facts) -> list[str]
     for (one, price_of_one), (other, price_of_other) in combinations(largest, 2):
         if one.rule == other.rule or one.without is None or other.without is None:
             continue
-        left_s = replay(other.without(one.without(facts.window))).total_s
+        windows = one.without(other.without(facts.window)), other.without(one.without(facts.window))
+        left_s = min(replay(window).total_s for window in windows)  # what one leaves, the other may not recognise
         saved_s = facts.step_s - left_s / max(1, facts.window.steps.size)
         more_s, less_s = sorted((price_of_one.loss_s, price_of_other.loss_s), reverse=True)
         both = f"{_referred_to(one, times)} and {_referred_to(other, times)}"
