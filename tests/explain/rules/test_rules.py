@@ -596,6 +596,17 @@ def test_what_may_be_rollouts_is_not_sold_as_evaluation() -> None:
     assert "rollouts" in finding.title
 
 
+def test_what_all_evaluate_besides_is_not_evaluated_alone() -> None:
+    """In each eighth step rank 0 evaluates for 400 ms by itself, and all of them for 30 ms, before one barrier."""
+    alone = only(4, STEPS, seconds=0.4, rank=0, every=8, first=3) + only(4, STEPS, seconds=0.03, every=8, first=3)
+    barrier = Call(use="barrier", at="begin", steps=tuple(range(3, STEPS, 8)))
+    (finding,) = (
+        one for one in found(job(4, evaluation=alone, calls=[barrier])).findings if one.rule == "sequential-evaluation"
+    )
+    assert finding.title == "Rank 0 evaluates alone, 400 ms each time, while the others wait"
+    assert finding.loss_s_per_step == pytest.approx(0.4 / 8, rel=0.05)
+
+
 def test_evaluation_in_most_steps_may_be_learned_from() -> None:
     """Labels that a network gives itself, a teacher: what is computed there may be needed, and no gain is certain."""
     (finding,) = found(job(4, evaluation=0.06)).findings

@@ -5,7 +5,8 @@ What it is
     meanwhile, and by Amdahl's law that bounds the speed-up.
 
 How it is found
-    By evaluation that some ranks record in a step and others do not.
+    By evaluation that some ranks record in a step and others do not, or hardly; what all of them evaluate before the
+    same meeting is not counted.
 
 What it costs
     At most what the replay without it saves, as a separate job would; surely what is saved if all ranks share it
@@ -22,17 +23,20 @@ When it is wrong
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
+from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.remedy import program, sentence, within
 from allpull.explain.remedy_text import evaluation_job, option_or
 from allpull.replay.engine import replay
 from allpull.replay.useful import TAKES_PART, sequential
-from allpull.replay.whatif.work import evaluation_spread, without_sequential
+from allpull.replay.whatif.work import evaluation_spread
+from allpull.replay.window import Window
 from allpull.units import show_time
 
 PHASE = "evaluation"
@@ -42,7 +46,7 @@ EVALUATE_ON_ALL = sentence(program("DistributedSampler(test_set, shuffle=False)"
 
 def find(facts: Facts) -> list[Candidate]:
     """The ranks that evaluate alone."""
-    alone_s = sequential(facts.window).get(PHASE)
+    alone_s = evaluated_alone(facts.window).get(PHASE)
     if alone_s is None or facts.window.ranks < 2 or not alone_s.sum() > 0:
         return []
     by_rank = alone_s.sum(axis=0)
@@ -50,11 +54,11 @@ def find(facts: Facts) -> list[Candidate]:
     by_step = np.zeros(facts.window.steps.size)
     np.add.at(by_step, facts.window.step_of, alone_s.max(axis=1))
     steps, times = by_step.size, int((by_step > 0).sum())
-    shared_s = (facts.replayed.total_s - replay(evaluation_spread(facts.window)).total_s) / steps
+    spread = partial(evaluation_spread, part=evaluated_alone)
+    shared_s = (facts.replayed.total_s - replay(spread(facts.window)).total_s) / steps
     subject = (
         f"Rank {ranks[0]} evaluates" if len(ranks) == 1 else f"{len(ranks)} of {facts.window.ranks} ranks evaluate"
     )
-    without = partial(without_sequential, phases=(PHASE,))
     on_all = within("evaluate on all ranks: ", option_or(facts.start, "train.evaluation", "parallel", EVALUATE_ON_ALL))
     return [
         Candidate(
@@ -67,8 +71,23 @@ def find(facts: Facts) -> list[Candidate]:
                 count("evaluations", times, facts.span),
                 seconds("gain per step if all ranks share it evenly", shared_s, f"a replay of {facts.span}"),
             ),
-            without=without,
-            bounds=(evaluation_spread, without),
+            without=without_evaluation_alone,
+            bounds=(spread, without_evaluation_alone),
             ranks=ranks,
         )
     ]
+
+
+def evaluated_alone(window: Window) -> dict[str, Floats]:
+    """The sequential evaluation, (events, ranks), less what all ranks evaluate before the same event besides."""
+    return {
+        name: seconds - seconds.min(axis=1, keepdims=True)
+        for name, seconds in sequential(window).items()
+        if name == PHASE
+    }
+
+
+def without_evaluation_alone(window: Window) -> Window:
+    """No rank evaluates alone while the others wait."""
+    gone = {name: window.work[name] - seconds for name, seconds in evaluated_alone(window).items()}
+    return replace(window, work={**window.work, **gone})
