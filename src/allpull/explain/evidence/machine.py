@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -14,12 +15,13 @@ from allpull.analyse.coverage import recording_overhead
 from allpull.analyse.host_load import other_cpus
 from allpull.analyse.io import steady_rates
 from allpull.analyse.steps.grid import Floats, of_steps
-from allpull.kernel import cpu_list
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import InputShapes, Locality
 from allpull.units import NS_PER_S
 
 SENSORS = ("clock_hz", "power_w", "temperature_c")
+MOST_CPUS, LONGEST_LIST = 4096, 16_384  # of a host, and characters: lists are read from records
+SPAN = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 OTHER_PROGRAMS = 0.15  # of the CPUs: the sidecar, the agent and the system take a few percent
 
 
@@ -166,7 +168,21 @@ def _bound(run: RunData) -> dict[int, frozenset[int]]:
     """Rank → the CPUs on which it might run when it ended, or else when it began."""
     lists = {rank: header.cpus for rank, header in run.headers.items()}
     lists |= {rank: log.end.cpus for rank, log in run.events.items() if log.end is not None and log.end.cpus}
-    return {rank: frozenset(cpus) for rank, text in lists.items() if text and (cpus := cpu_list(text))}
+    return {rank: cpus for rank, text in lists.items() if text and (cpus := _cpus_in(text))}
+
+
+def _cpus_in(text: str) -> frozenset[int]:
+    """The CPUs below ``MOST_CPUS`` that a recorded list names; whatever it holds, each is counted once.
+
+    >>> sorted(_cpus_in("0-2,8,1-2")), len(_cpus_in("0-99999," * 1000))
+    ([0, 1, 2, 8], 4096)
+    """
+    cpus = set[int]()
+    counted = 0
+    for first, last in sorted((int(first), int(last or first)) for first, last in SPAN.findall(text[:LONGEST_LIST])):
+        cpus.update(range(max(first, counted), min(last + 1, MOST_CPUS)))
+        counted = max(counted, last + 1)
+    return frozenset(cpus)
 
 
 def _most_shapes(counts: tuple[InputShapes, ...]) -> int:

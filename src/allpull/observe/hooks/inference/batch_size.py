@@ -27,9 +27,9 @@ class Batches:
 
     It trains on the oldest batch of the pass that it fetched from last: a loop may fetch ahead, and evaluate on batches
     of other loaders in between; where it did so after it had fetched a batch to train on, that is next (``turn_back``).
-    A pass is an epoch if the program trains on one of its batches. ``given`` is the
-    content of a forward pass, for programs without a loader. ``held`` are backward passes after an optimizer stepped,
-    of which is not known yet whether they are for another optimizer of its step, on the same batch.
+    A pass is an epoch if the program trains on one of its batches. ``given`` is the content of a forward pass, for
+    programs without a loader. ``held`` are backward passes after an optimizer stepped, of which is not known yet
+    whether they are for another optimizer of its step, on the same batch.
 
     While there is a ``digest`` function, ``learned_from`` gets the digest of each batch that the program trains on;
     None: it has none.
