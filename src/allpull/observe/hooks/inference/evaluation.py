@@ -39,7 +39,7 @@ class Evaluation:
         return self._is_training is not None
 
     def begin(self, recorder: Recorder, is_training: Optional[Callable[[], bool]] = None) -> bool:
-        """An evaluation begins, unless a phase is open: returns whether; with ``is_training`` it lasts until it is."""
+        """An evaluation begins, unless a phase is open: then False. With ``is_training`` it lasts until that is."""
         if self._is_between and is_training is not None:
             self.look(recorder)  # that was one, and this is another
         if recorder.stack:
