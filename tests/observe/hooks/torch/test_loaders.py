@@ -245,6 +245,33 @@ for epoch in range(2):
     assert [event.step for event in run.events("epoch")] == [1, 6]
 
 
+@pytest.mark.parametrize("fetch", ["iter", "ahead"])
+def test_modes_that_are_set_for_each_batch_after_its_fetch_leave_batches_to_their_steps(
+    watched: Watch, fetch: str
+) -> None:
+    """As engines of ignite and skorch do."""
+    run = watched(
+        TRAINING
+        + AHEAD
+        + f"fetch = {fetch}\n"
+        + """
+for epoch in range(2):
+    for x, y in fetch(loader):
+        model.train()
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    for a, b in fetch(DataLoader(data, batch_size=30)):
+        model.eval()
+        with torch.no_grad():
+            model(a)
+"""
+    )
+    assert [step.samples for step in run.steps()] == 2 * SAMPLES
+    assert [event.step for event in run.events("epoch")] == [0, 5]
+    assert [span.step for span in run.events("span")] == [5, 10]
+
+
 def test_an_average_of_the_weights_that_is_evaluated_now_and_then_is_no_teacher(watched: Watch) -> None:
     """On what it keeps in memory, after the batch of the step was fetched: so in every second step."""
     run = watched(

@@ -58,10 +58,13 @@ class Evaluation:
 
         ``is_ahead``: it is evaluated on none of the batches that were fetched so far.
         """
+        now = self._batches.now
         if self.begin(recorder, is_training):
-            self._unlearned, now = self._batches.unlearned(with_now=is_ahead), self._batches.now
+            self._unlearned = self._batches.unlearned(with_now=is_ahead)
             if now.waiting:
                 self._undecided_in, self._fetched = now, len(now.waiting)
+        elif is_training is None and now is self._unlearned and len(now.waiting) == self._fetched:
+            self._unlearned = None  # ``eval()`` came after the fetch of the first batch to evaluate on
 
     def begin_between(self, recorder: Recorder) -> None:
         """The network runs without gradients: an evaluation, if a step has ended and no batch was fetched since.
