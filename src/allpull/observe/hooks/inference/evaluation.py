@@ -107,8 +107,9 @@ class Evaluation:
 
     def end(self, recorder: Recorder) -> None:
         """End the evaluation."""
-        if self._unlearned is not None:
-            self._batches.turn_back(self._unlearned)
+        left = self._unlearned
+        if left is not None and (left is not self._undecided_in or len(left.waiting) == self._fetched):
+            self._batches.turn_back(left)  # else more of its batches were fetched, to evaluate on
         self._is_training = self._undecided_in = self._unlearned = None
         self._is_between = False
         recorder.leave_until(0)
