@@ -6,7 +6,7 @@ from typing import Literal
 
 from allpull.explain.evidence.binding import has_fewer
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.remedy import Action, sentence, shell, within
+from allpull.explain.remedy import Action, sentence, shell
 from allpull.explain.remedy_text import clocks, equal_cpus, leave_out, quoted
 
 BETWEEN = "other"
@@ -33,7 +33,7 @@ def of_one(rank: int, facts: Facts, where: str, *, does: Does) -> Action:
             ", several times, names the line; a lock, a file, a network or time.sleep, but no CPU",
         )
     if has_fewer(facts.machine, rank):
-        return within("let it run on as many CPUs as the others: ", equal_cpus(facts.start, facts.machine))
+        return equal_cpus(facts.start, facts.machine)
     host = facts.machine.hosts[rank]
     at_host = (shell("taskset -p PID"), " for its cores", leave_out(facts.start, facts.machine, host))
     if where == BETWEEN and facts.window.paced_s is not None:

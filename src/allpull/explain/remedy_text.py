@@ -82,7 +82,8 @@ def more_cpus(start: Start, machine: Machine, few: Confined) -> Action:
 
 def equal_cpus(start: Start, machine: Machine) -> Action:
     """How to let a rank run on as many CPUs as the others."""
-    return own_cores(start, machine) if start.starter in {"srun", "mpirun"} else UNBOUND
+    how = own_cores(start, machine) if start.starter in {"srun", "mpirun"} else UNBOUND
+    return within("let it run on as many CPUs as the others: ", how)
 
 
 def threads(start: Start, machine: Machine) -> Action:

@@ -108,7 +108,7 @@ def _some(facts: Facts, shares: Floats) -> Candidate:
     if per_step_known:
         without, bounds = _without_waiting(facts)
     if any(has_fewer(facts.machine, rank) for rank in ranks):
-        cores = within("let it run on as many CPUs as the others: ", equal_cpus(facts.start, facts.machine))
+        cores = equal_cpus(facts.start, facts.machine)
     else:
         cores = within("give each rank its own cores: ", own_cores(facts.start, facts.machine))
     others = _from_others(facts, hosts)

@@ -23,7 +23,6 @@ When it is wrong
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -35,7 +34,7 @@ from allpull.explain.remedy import program, sentence, within
 from allpull.explain.remedy_text import evaluation_job, option_or
 from allpull.replay.engine import replay
 from allpull.replay.useful import TAKES_PART, sequential
-from allpull.replay.whatif.work import evaluation_spread
+from allpull.replay.whatif.work import evaluation_spread, without_sequential
 from allpull.replay.window import Window
 from allpull.units import show_time
 
@@ -55,6 +54,7 @@ def find(facts: Facts) -> list[Candidate]:
     np.add.at(by_step, facts.window.step_of, alone_s.max(axis=1))
     steps, times = by_step.size, int((by_step > 0).sum())
     spread = partial(evaluation_spread, part=evaluated_alone)
+    without = partial(without_sequential, phases=(PHASE,), part=evaluated_alone)
     shared_s = (facts.replayed.total_s - replay(spread(facts.window)).total_s) / steps
     subject = (
         f"Rank {ranks[0]} evaluates" if len(ranks) == 1 else f"{len(ranks)} of {facts.window.ranks} ranks evaluate"
@@ -71,8 +71,8 @@ def find(facts: Facts) -> list[Candidate]:
                 count("evaluations", times, facts.span),
                 seconds("gain per step if all ranks share it evenly", shared_s, f"a replay of {facts.span}"),
             ),
-            without=without_evaluation_alone,
-            bounds=(spread, without_evaluation_alone),
+            without=without,
+            bounds=(spread, without),
             ranks=ranks,
         )
     ]
@@ -85,9 +85,3 @@ def evaluated_alone(window: Window) -> dict[str, Floats]:
         for name, seconds in sequential(window).items()
         if name == PHASE
     }
-
-
-def without_evaluation_alone(window: Window) -> Window:
-    """No rank evaluates alone while the others wait."""
-    gone = {name: window.work[name] - seconds for name, seconds in evaluated_alone(window).items()}
-    return replace(window, work={**window.work, **gone})

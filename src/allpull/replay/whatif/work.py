@@ -160,9 +160,13 @@ def orchestration_excess_s(window: Window) -> Floats:
     return sum((left.per_step(name) for name in ORCHESTRATION), start=np.zeros((window.steps.size, window.ranks)))
 
 
-def without_sequential(window: Window, phases: Collection[str] = ("evaluation", "checkpoint")) -> Window:
-    """No sequential work in ``phases``: no rank works alone while the others wait; see ``useful.sequential``."""
-    gone = sequential(window)
+def without_sequential(
+    window: Window,
+    phases: Collection[str] = ("evaluation", "checkpoint"),
+    part: Callable[[Window], dict[str, Floats]] = sequential,
+) -> Window:
+    """No sequential work in ``phases``, or no ``part`` of it: no rank works alone while the others wait."""
+    gone = part(window)
     work = {
         name: seconds - gone[name] if name in gone and name in phases else seconds
         for name, seconds in window.work.items()
