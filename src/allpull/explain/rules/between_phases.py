@@ -20,7 +20,8 @@ What to do
 When it is wrong
     Where collectives could not be matched across ranks, `other` includes them: a note says so, and this rule reports
     nothing. Work of a hook or callback inside forward or backward is not included. What a network computes that no
-    optimizer trains, such as a teacher whose answers are learned from, is included, and necessary.
+    optimizer trains, such as a teacher whose answers are learned from, is included, and necessary, where its parameters
+    were frozen one by one and it was never put into `eval()`.
 """
 
 from __future__ import annotations

@@ -257,6 +257,12 @@ class Deferred:
         if recorder is not None:
             recorder.collective(kind, number, begin, blocked, end)
 
+    @property
+    def has_batch(self) -> bool:
+        """Whether, while calls are noted, the program has fetched a batch of a loader and not learned from it yet."""
+        notes = self.notes
+        return self.is_on and self.loads and bool(notes) and notes[-FIELDS] in (INPUT, FORWARD)
+
     def arrives(self) -> None:
         """A backward pass begins, whose gradients are timed."""
         self._inference.arrivals.begin()

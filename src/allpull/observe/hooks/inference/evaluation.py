@@ -31,6 +31,7 @@ class Evaluation:
         self._unlearned: Optional[Pass] = None  # the program had a batch of it to train on when the evaluation began
         self._fetched = 0  # batches of that pass when the evaluation began: loops may fetch ahead
         self._is_between = False  # it began between a step and the next fetch
+        self._is_asked = False  # what is evaluated is a network that was asked in steps
         self._asked_in = NEVER  # the step in which ``eval()`` was last called for a teacher, as it seems
 
     @property
@@ -52,14 +53,21 @@ class Evaluation:
         return True
 
     def begin_on(
-        self, recorder: Recorder, is_training: Optional[Callable[[], bool]] = None, *, is_ahead: bool = False
+        self,
+        recorder: Recorder,
+        is_training: Optional[Callable[[], bool]] = None,
+        *,
+        is_ahead: bool = False,
+        is_asked: bool = False,
     ) -> None:
         """As ``begin``, while a batch may be waiting: whether it is an evaluation is to be seen.
 
-        ``is_ahead``: it is evaluated on none of the batches that were fetched so far.
+        ``is_ahead``: it is evaluated on none of the batches that were fetched so far. ``is_asked``: the network that is
+        evaluated was asked in steps before.
         """
         now = self._batches.now
         if self.begin(recorder, is_training):
+            self._is_asked = is_asked
             self._unlearned = self._batches.unlearned(with_now=is_ahead)
             if now.waiting:
                 self._undecided_in, self._fetched = now, len(now.waiting)
@@ -103,7 +111,7 @@ class Evaluation:
         if is_training():
             return False
         before, self._asked_in = self._asked_in, recorder.step_number
-        return self._asked_in - before <= 1
+        return self._is_asked or self._asked_in - before <= 1
 
     def end(self, recorder: Recorder) -> None:
         """End the evaluation."""

@@ -20,20 +20,19 @@
 from __future__ import annotations
 
 from threading import get_ident
-from typing import Any, Callable, Dict
+from typing import Any
 
 from ...recording.recorder import Recorder
-from ...recording.step_line import BACKWARD, EVALUATION, FORWARD, INPUT, OPTIMIZER
+from ...recording.step_line import BACKWARD, FORWARD, INPUT, OPTIMIZER
 from ..safety import safely
 from ..session import Session
 from .array_batches import ArrayBatches
-from .batch_size import Batches
 from .checkpoints import Checkpoints
 from .deferred import Deferred
-from .evaluation import Evaluation, is_evaluating
+from .evaluation import is_evaluating
+from .not_learning import NotLearning
 from .optimizer_turns import OptimizerTurns
-from .phases import NOT_SEEN, Phases
-from .rollout import Rollout
+from .phases import NOT_SEEN
 from .update_steps import UpdateSteps
 from .works import Works
 
@@ -43,7 +42,7 @@ UNOBSERVED = 2  # times that gradients are cleared without a step before we conc
 ZERO_GRAD = "zero_grad"  # the boundary of such steps
 
 
-class StepInference(Phases):
+class StepInference(NotLearning):
     """Turns calls of torch's entry points into phases and steps of this rank's recorder.
 
     A method that begins a phase returns a depth, which the method that ends it takes; each pair costs about a
@@ -52,29 +51,17 @@ class StepInference(Phases):
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self.batches = Batches()
-        self.loads = False
         self.arrays = ArrayBatches(self)
         self._saw_forward = False  # in this step
         self.in_parts = False  # the program calls the parts of its network, one by one
-        self._evaluation = Evaluation(self.end_step, self.batches)
-        self._rollout = Rollout(self.end_step)
-        self.optimizers = 0
-        self.stepping: Dict[int, int] = {}  # optimizers that are stepping, with their depth
         self._turns = OptimizerTurns()
         self.works = Works(self)
         self._unobserved = 0  # steps that an unobserved optimizer must have taken
         self.updates = UpdateSteps(self)
         self.checkpoints = Checkpoints(self)
-        self.steps_taken = 0  # by optimizers, whether or not they end a step
         self.steps_by_marks = False  # the program marks the ends of its steps itself
         self.epochs_by_marks = False
         self.deferred = Deferred(self)
-
-    def _ready_to_learn(self) -> None:
-        """A process with an optimizer that fetches a batch or runs its network will train: its first step begins."""
-        if self.optimizers and self.recorder is None:
-            self.ready()
 
     # Loaders
 
@@ -182,64 +169,9 @@ class StepInference(Phases):
             self._saw_forward = True
             if not (self.loads or (self.stepping and recorder and recorder.samples)):
                 self.batches.give_inputs(inputs)  # once, also where an optimizer runs it many times (LBFGS)
-        elif self._recording is not None and self._rollout.collects and (not stack or stack[0] != EVALUATION):
-            self._rollout.begin(self._recording)
-            return NOT_SEEN
-        elif self._recording is not None and self.batches.is_new_pass and not self.stepping:
-            self._evaluation.begin_on(self._recording)
-        elif self._recording is not None and self.steps_taken and not self.stepping:
-            self._evaluation.begin_between(self._recording)
+        elif self._recording is not None:
+            return self.runs_without_learning(self._recording)
         return NOT_SEEN if self._recording is None else self._recording.enter(FORWARD)
-
-    @safely("evaluation")
-    def evaluation_begins(self, is_training: Callable[[], bool], *, is_ahead: bool = True) -> None:
-        """The program called ``eval()``, until ``is_training()``; ``is_ahead``: for batches that it will fetch."""
-        self.deferred.settle()
-        self._ready_to_learn()
-        if self._recording is not None and self.is_own_thread and not self.stepping:
-            self._rollout.end(self._recording)
-            self._evaluation.begin_on(self._recording, is_training, is_ahead=is_ahead)
-
-    def is_evaluated(self, is_training: Callable[[], bool]) -> None:
-        """A network runs without gradients, and not in training mode: ``train(False)`` may have been called."""
-        if not (self._rollout.collects or (self.recorder and self.recorder.stack)):
-            self.evaluation_begins(is_training, is_ahead=False)
-
-    @safely("evaluation")
-    def is_beyond_evaluation(self) -> None:
-        """The program does something that is not evaluation, although its network is still in evaluation mode."""
-        recorder = self.recorder
-        if recorder is not None and self.is_own_thread and is_evaluating(recorder) and len(recorder.stack) == 1:
-            self._evaluation.end(recorder)
-
-    def _learning(self, recorder: Recorder) -> None:
-        """The program learns: an evaluation or a rollout ends."""
-        if is_evaluating(recorder):
-            self._evaluation.learns(recorder)
-        else:
-            self._rollout.end(recorder)
-
-    @safely("environments", NOT_SEEN)
-    def environment_begins(self) -> int:
-        """The program calls an environment, from whose answer it will learn; returns the depth for ``leave``."""
-        if get_ident() != self._thread:
-            return NOT_SEEN
-        self.deferred.settle()
-        self._ready_to_learn()
-        recorder = self._recording
-        if recorder is None:
-            return NOT_SEEN
-        if recorder.stack and is_evaluating(recorder) and not self._evaluation.is_by_mode:
-            self._evaluation.end(recorder)
-        self._rollout.begin(recorder)
-        return self._rollout.enters_environment(recorder) if self._rollout.is_open(recorder) else NOT_SEEN
-
-    @safely("environments")
-    def draws_action(self) -> None:
-        """The program draws from a distribution without gradients, which only policies do outside of ``eval()``."""
-        if self.optimizers and not (self._rollout.collects or self.loads) and get_ident() == self._thread:
-            recorder = self.recorder
-            self._rollout.collects = recorder is None or not recorder.stack or not self._evaluation.is_by_mode
 
     # Gradients and steps
 

@@ -17,6 +17,7 @@ from ..inference.step_inference import StepInference
 from ..safety import safely
 from .dynamo_skip import skip_our_code
 from .noted_calls import learning, running
+from .untrained import Untrained
 
 SLOT = "_compiled_call_impl"  # where Module.compile stores the call that replaces the module's own
 MANY = 2  # networks, which a module may hold that is called as a whole
@@ -38,6 +39,7 @@ class Networks:
         self._holders: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
+        self._untrained = Untrained(inference, self._wrap_untrained)
         self.see_inputs: Optional[Callable[[Iterable[Any]], None]] = None  # called with the inputs of each call
 
     def parallel(self) -> List[Tuple[int, Any]]:
@@ -69,6 +71,7 @@ class Networks:
         _need(nn.Module, SLOT)
         self._wrap_parallel(DistributedDataParallel)
         self._wrap_eval(nn.Module)
+        self._wrap_freezing(nn.Module)
         self._wrap_parameters(nn.Module)
         self._wrap_compile(nn.Module)
 
@@ -106,6 +109,7 @@ class Networks:
                 self._watch_calls(module)
                 parameters -= share
         self._watch_holder()
+        self._untrained.judge(list(self._roots))
 
     @safely("networks")
     def watch_parts(self) -> None:
@@ -136,6 +140,8 @@ class Networks:
             self._watch_calls(shell)
         elif module in self._holders:
             self._wrap_calls(shell)
+        elif module in self._untrained:
+            self._wrap_untrained(shell)
 
     def _wrap_parallel(self, parallel: Any) -> None:
         construct = parallel.__init__
@@ -167,6 +173,17 @@ class Networks:
             return evaluate(module)
 
         base.eval = observed
+
+    def _wrap_freezing(self, base: Any) -> None:
+        freeze = base.requires_grad_
+
+        @functools.wraps(freeze)
+        def observed(module: Any, requires_grad: bool = True) -> Any:
+            if not requires_grad:
+                self._untrained.may_be(module, list(self._roots))
+            return freeze(module, requires_grad)
+
+        base.requires_grad_ = observed
 
     def _wrap_parameters(self, base: Any) -> None:
         from torch.compiler import is_compiling  # noqa: PLC0415
@@ -205,13 +222,18 @@ class Networks:
                     self._watch_calls(shell)
             network = _core(network)
 
-    def _wrap_calls(self, network: Any) -> None:
+    def _wrap_untrained(self, network: Any) -> None:
+        for module in (network, *_called_parts(network)):
+            self._wrap_calls(module, is_trained=False)
+
+    def _wrap_calls(self, network: Any, *, is_trained: bool = True) -> None:
         """Observe each call of ``network``.
 
         A forward hook would be copied, saved and compiled along with it; torch excludes this slot from all three.
         """
         reference: Any = weakref.ref(network)  # it refers to us: avoid a cycle
-        observed = running(self._inference.deferred, reference, vars(network).get(SLOT), self._follow)
+        calls, follow = self._inference.deferred, self._follow if is_trained else self._untrained.follow
+        observed = running(calls, reference, vars(network).get(SLOT), follow, is_trained=is_trained)
         object.__setattr__(network, SLOT, observed)  # the setattr of a compiled network would set it on the original
 
     def _follow(self, network: Any, inputs: Any, learns: bool) -> int:
@@ -222,15 +244,17 @@ class Networks:
             self.see_inputs(inputs.values() if isinstance(inputs, dict) else inputs)
         calls = self._inference.deferred
         if calls.has_learned and not (is_grad_enabled() or network.training):
-            reference = weakref.ref(network)
-            self._inference.is_evaluated(lambda: getattr(reference(), "training", True))
+            self._inference.is_evaluated(_in_training(network))
         return calls.followed().forward_begins(inputs, learns)
 
     @safely("networks")
     def _evaluates(self, module: Any) -> None:
-        if self._holds_network(module) or (self._inference.steps_taken and self._holds_copy(module)):
-            reference = weakref.ref(module)
-            self._inference.evaluation_begins(lambda: getattr(reference(), "training", True))
+        if self._holds_network(module):
+            self._inference.evaluation_begins(_in_training(module))
+            return
+        self._untrained.may_be(module, list(self._roots))
+        if self._inference.steps_taken and self._holds_copy(module):
+            self._inference.evaluation_begins(_in_training(module), is_asked=self._untrained.is_asked(module))
 
     def _holds_network(self, module: Any) -> bool:
         """Whether ``module`` is a network or holds one; a layer that is frozen is neither."""
@@ -258,6 +282,12 @@ def watch_gradients(inference: StepInference, networks: Networks) -> None:
 
     backward = autograd.backward
     autograd.backward = functools.wraps(backward)(learning(inference.deferred, backward, otherwise))
+
+
+def _in_training(network: Any) -> Callable[[], bool]:
+    """Whether ``network`` is in training mode, or gone."""
+    reference = weakref.ref(network)
+    return lambda: getattr(reference(), "training", True)
 
 
 def _shares(wanted: Set[int], modules: List[Any]) -> List[Tuple[Any, Set[int]]]:

@@ -57,9 +57,17 @@ def fetching(calls: Deferred, take: Callable[[Any], Any], repeats: Callable[[int
 
 
 def running(
-    calls: Deferred, network: Callable[[], Any], compiled: Any, begins: Callable[[Any, Any, bool], int]
+    calls: Deferred,
+    network: Callable[[], Any],
+    compiled: Any,
+    begins: Callable[[Any, Any, bool], int],
+    *,
+    is_trained: bool = True,
 ) -> Callable[..., Any]:
-    """A call of the ``network`` that this weak reference refers to, observed; ``begins`` follows one."""
+    """A call of the ``network`` that this weak reference refers to, observed; ``begins`` follows one.
+
+    One that no optimizer trains is asked for a step between the fetch of its batch and its backward pass.
+    """
     from torch import is_grad_enabled  # noqa: PLC0415  this runs after torch was imported
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
 
@@ -68,18 +76,19 @@ def running(
         call = compiled or module._call_impl
         if calls.in_network or is_dynamo_compiling():
             return call(*args, **kwargs)
-        learns = is_grad_enabled() and module.training
+        learns = is_trained and is_grad_enabled() and module.training
         calls.in_network = True
         if learns:
             calls.has_learned = True
         depth = 0
-        if learns and calls.open == NOTHING and get_ident() == calls.thread:
+        is_of_step = learns or (not is_trained and calls.has_batch)
+        if is_of_step and calls.open == NOTHING and get_ident() == calls.thread:
             calls.reading = None if calls.loads else calls.contents.of(args or kwargs)
             clock_ns = calls.clock_ns
             now = calls.live[FORWARD] = clock_ns()
             if calls.in_parts and calls.saw_forward and not calls.loads:
                 calls.credit(now)
-            calls.saw_forward = True
+            calls.saw_forward = calls.saw_forward or is_trained
             calls.made_ns = 0
             calls.turned_ns = now
             calls.open = FORWARD
