@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from allpull.compare.remedy_follow_up import MOST, follow_up, kept
+from allpull.compare.remedy_follow_up import MOST, appeared, follow_up, kept
 from allpull.rundir import derived, layout
 from allpull.rundir.derived import cache_explanation, cached_explanation
 from allpull.rundir.read.run import RunData, read_run
@@ -97,6 +97,28 @@ def test_a_remedy_that_another_finding_hid_is_not_judged_by_what_it_gains_alone(
     after = explained(finding("slow-rank", 1.4, ranks=[0]), run="run-1")
     (one,) = follow_up([before], [after], SPEEDUP, [])
     assert (one.ranks, one.state, one.is_hidden, one.kept) == ([1], "gone", True, "not decidable")
+
+
+def test_what_a_larger_new_finding_may_hide_is_not_called_gone_and_no_promise_is_judged_by_it() -> None:
+    """60 ms of one rank were added to a healthy run; its small finding is below the noise of the longer step."""
+    before = explained(finding("between-phases", 1.06, loss_s=0.0015))
+    after = explained(finding("slow-rank", 1.4, ranks=[1], loss_s=0.0129), run="run-1")
+    slower = Interval(value=0.68, low=0.60, high=0.78)
+    (one,) = follow_up([before], [after], slower, [])
+    assert (one.rule, one.state, one.kept) == ("between-phases", "not found", "not decidable")
+    (new,) = appeared([before], [after])
+    assert (new.rule, new.ranks, new.loss_s, new.gain.value) == ("slow-rank", [1], 0.0129, 1.4)
+    assert not appeared([], [after])
+    assert not appeared([after], [after])
+
+
+def test_a_promise_that_failed_is_not_judged_where_a_smaller_finding_is_new() -> None:
+    before = explained(finding("input-bound", 1.4, loss_s=0.03))
+    after = explained(finding("slow-rank", 1.2, ranks=[1], loss_s=0.01), run="run-1")
+    (failed,) = follow_up([before], [after], SPEEDUP, [])
+    assert (failed.state, failed.kept) == ("gone", "not decidable")
+    (fulfilled,) = follow_up([before], [after], Interval(value=1.4, low=1.37, high=1.43), [])
+    assert (fulfilled.state, fulfilled.kept) == ("gone", "kept")
 
 
 def test_a_finding_that_shrank_was_worked_on_and_one_that_stayed_was_not() -> None:

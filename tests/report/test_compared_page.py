@@ -33,6 +33,8 @@ def compared(name: str = "digits", **changes: Any) -> tuple[CompareResult, Scali
     fields = {"schema": tag("compare"), "before": [run], "after": [run], "confidence": 0.99, "metric": "throughput"}
     fields |= {"change": tenth, "decision": "faster", "smallest": 0.02, "metrics": [change], "gates": []}
     fields |= {"promised": [promise], "notes": [name]}
+    new = {"rule": "slow-rank", "title": name, "ranks": [1], "gain": tenth, "loss_s": 0.0129, "remedy": name}
+    fields["appeared"] = [new]
     fields["differences"] = [{"fact": name, "before": name, "after": name, "key": True}]
     runs = report([metrics(2, run="a", name=name), metrics(2, run="b", name=name)])
     return CompareResult.model_validate({**fields, **changes}), runs
@@ -40,7 +42,7 @@ def compared(name: str = "digits", **changes: Any) -> tuple[CompareResult, Scali
 
 def test_the_decision_and_the_promise_come_first() -> None:
     made = blocks(*compared())
-    assert list(made)[:3] == ["answer", "promises", "metrics"]
+    assert list(made)[:4] == ["answer", "promises", "appeared", "metrics"]
     assert made["answer"].lead == "Faster: throughput +10 % (+8 to +12 %), 99 % interval"
     tiles = next(part for part in made["answer"].parts if isinstance(part, Tiles)).tiles
     assert [(tile.label, tile.value) for tile in tiles][-1] == ("promise", "kept")
@@ -64,6 +66,13 @@ def test_remedies_of_findings_that_are_still_there_can_be_copied() -> None:
         promise = result.promised[0].model_copy(update={"lines": lines, "state": state})
         made = blocks(result.model_copy(update={"promised": [promise]}), runs)["promises"]
         assert [part.commands[0].line for part in made.parts if isinstance(part, Commands)] == [lines[0].line] * copied
+
+
+def test_what_only_the_runs_after_lose_is_listed_with_its_price() -> None:
+    (table,) = blocks(*compared())["appeared"].parts
+    assert isinstance(table, Table)
+    assert table.rows == [("digits", "12.9 ms", "1.10× (1.08× to 1.12×)", "digits")]
+    assert "appeared" not in blocks(*compared(appeared=[]))
 
 
 def test_charts_name_the_sides() -> None:

@@ -14,7 +14,7 @@ from allpull.compare.gate import Gate, judge
 from allpull.compare.known_variation import KnownVariation
 from allpull.compare.measured_run import MeasuredRun
 from allpull.compare.metrics import EPOCH_TIMES, METRICS, Measures, Metric
-from allpull.compare.remedy_follow_up import follow_up
+from allpull.compare.remedy_follow_up import appeared, follow_up
 from allpull.errors import BadInput
 from allpull.schema.base import tag
 from allpull.schema.compared import Change, ComparedRun, CompareResult, Decision
@@ -75,6 +75,7 @@ def compare(sides: Sides, options: Options) -> CompareResult:
     primary_change = changes.get(primary)
     listed = [name for name in changes if not options.metrics or name in options.metrics]
     speedup = changes[SPEEDUP].change if SPEEDUP in changes else None
+    explained_before, explained_after = _explanations(sides.before), _explanations(sides.after)
     return CompareResult(
         schema=tag("compare"),
         before=[_compared_run(run, one) for run, one in zip(sides.before, before, strict=True)],
@@ -86,7 +87,8 @@ def compare(sides: Sides, options: Options) -> CompareResult:
         smallest=primary_change.smallest if primary_change else None,
         metrics=[changes[name] for name in sorted(listed, key=lambda name: name != primary)],
         gates=[judge(gate, changes.get(gate.metric)) for gate in options.gates],
-        promised=follow_up(_explanations(sides.before), _explanations(sides.after), speedup, differing),
+        promised=follow_up(explained_before, explained_after, speedup, differing),
+        appeared=appeared(explained_before, explained_after),
         differences=differing,
         notes=[
             *notes,

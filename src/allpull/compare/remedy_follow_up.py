@@ -2,7 +2,8 @@
 
 A finding of the runs before is looked up in the runs after: gone, smaller, or still there. The measured speed-up is
 that of all changes together, so it is compared with a prediction only where a single finding changed, and no other one
-hid part of it: what that gains by itself has no interval.
+hid part of it: what that gains by itself has no interval. Findings that only the runs after have (``appeared``) say why
+these are slower, and may be why a finding of before is not found any more.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from allpull.explain.pricing.expected_gain import expected_gain
-from allpull.schema.compared import Difference, Kept, RemedyFollowUp, State
+from allpull.schema.compared import Difference, Kept, NewFinding, RemedyFollowUp, State
 from allpull.schema.explained import ExplainResult, Finding
 from allpull.schema.results import Interval
 
@@ -42,11 +43,32 @@ def follow_up(
     """
     losses_s = {_key(one.finding): one.loss_s for one in _recurring(after)} if after else None
     names = {difference.fact for difference in differences}
-    listed = [_followed_up(one, losses_s, speedup, names) for one in _recurring(before)]
+    new = appeared(before, after)
+    most_s = max((one.loss_s for one in new), default=0.0)
+    listed = [_followed_up(one, losses_s, most_s, speedup, names) for one in _recurring(before)]
     addressed = [one for one in listed if one.state in {"gone", "smaller"}] or [one for one in listed if one.changed]
     if len(addressed) == 1 and not addressed[0].is_hidden:
-        return [addressed[0].model_copy(update={"kept": kept(addressed[0].promised, speedup)})]
+        outcome = kept(addressed[0].promised, speedup)
+        is_known = outcome != "less" or not new
+        return [addressed[0].model_copy(update={"kept": outcome if is_known else "not decidable"})]
     return addressed or listed[:MOST]
+
+
+def appeared(before: Sequence[ExplainResult], after: Sequence[ExplainResult]) -> list[NewFinding]:
+    """The findings that ``after`` has and ``before`` has not, largest gain first; none if ``before`` is empty."""
+    known = {_key(finding) for result in before for finding in result.findings}
+    return [
+        NewFinding(
+            rule=one.finding.rule,
+            title=one.finding.title,
+            ranks=one.finding.ranks,
+            gain=one.gain,
+            loss_s=one.loss_s,
+            remedy=one.finding.remedy,
+        )
+        for one in (_recurring(after) if before else [])
+        if _key(one.finding) not in known
+    ]
 
 
 def kept(promised: Interval, speedup: Interval | None) -> Kept:
@@ -74,6 +96,7 @@ def kept(promised: Interval, speedup: Interval | None) -> Kept:
 def _followed_up(
     one: RecurringFinding,
     losses_s: Mapping[tuple[str, tuple[int, ...]], float] | None,
+    most_new_s: float,
     speedup: Interval | None,
     names: set[str],
 ) -> RemedyFollowUp:
@@ -90,17 +113,17 @@ def _followed_up(
         came=speedup,
         loss_s_before=one.loss_s,
         loss_s_after=loss_s_after,
-        state=_state(one.loss_s, loss_s_after),
+        state=_state(one.loss_s, loss_s_after, most_new_s),
         changed=sorted(names & set(finding.options or ())),
         kept="not decidable",
     )
 
 
-def _state(before_s: float, after_s: float | None) -> State:
+def _state(before_s: float, after_s: float | None, most_new_s: float) -> State:
     if after_s is None:
         return "not known"
     if after_s == 0:
-        return "gone"
+        return "not found" if most_new_s > before_s else "gone"
     return "smaller" if after_s < SMALLER * before_s else "still there"
 
 

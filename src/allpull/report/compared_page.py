@@ -20,7 +20,7 @@ from allpull.report.terminal.compare import AGREEMENT, STATES, change, headline,
 from allpull.report.wording import ABSENT, LABEL_CHARACTERS, NAME_CHARACTERS, ranged, spread
 from allpull.schema.compared import Change, ComparedRun, CompareResult, RemedyFollowUp
 from allpull.schema.reported import ScalingReport
-from allpull.units import counted
+from allpull.units import counted, show_time
 
 VALUE_CHARACTERS = 200  # of one differing fact
 MOST_DIFFERENCES = 40
@@ -51,6 +51,7 @@ def blocks(result: CompareResult, runs: ScalingReport) -> dict[str, Block]:
     made = {
         "answer": _answer(result),
         "promises": _promises(result),
+        "appeared": _appeared(result),
         "metrics": _metrics(result),
         "phases": phases.block(sided),
         "steps": steps.block(sided),
@@ -101,6 +102,15 @@ def _promises(result: CompareResult) -> Block | None:
         lead = f"The promise of explain: {decided[0]}."
     table = Table(caption="Promises of explain", columns=columns, rows=rows, text_columns=len(columns))
     return Block(title="Promised and measured", lead=lead, parts=[table, *_still_to_do(result)])
+
+
+def _appeared(result: CompareResult) -> Block | None:
+    """What explain finds in the runs after alone."""
+    rows = [(one.title, show_time(one.loss_s), ranged(one.gain), one.remedy) for one in result.appeared]
+    columns = ("Finding", "Per step", "Speed-up without it", "What to do")
+    table = Table(caption="Findings that are new", columns=columns, rows=rows, text_columns=len(columns))
+    lead = "What explain finds in the runs after, and not in those before."
+    return Block(title="What is new", lead=lead, parts=[table]) if rows else None
 
 
 def _still_to_do(result: CompareResult) -> Iterator[Part]:

@@ -14,7 +14,7 @@ Scale = Literal["ratio", "difference"]
 Decision = Literal["faster", "slower", "better", "worse", "no difference shown", "not decidable"]
 Basis = Literal["both sides", "one side", "stored", "unknown"]
 Outcome = Literal["passed", "failed", "unknown"]
-State = Literal["gone", "smaller", "still there", "not known"]
+State = Literal["gone", "not found", "smaller", "still there", "not known"]
 Kept = Literal["kept", "more", "less", "not decidable"]
 
 
@@ -92,13 +92,26 @@ class RemedyFollowUp(Record):
     loss_s_after: float | None = Field(
         description="the same after; 0: the finding is gone; None: the runs after were not explained"
     )
-    state: State
+    state: State = Field(
+        description="not found: what is not found any more may be hidden by a larger finding that is new"
+    )
     changed: list[str] = Field(
         description="differences in the options that the remedy names; empty where a stored finding has no options"
     )
     kept: Kept = Field(
         description="whether `came` agrees with `promised`; decided if one finding was addressed, not hidden"
     )
+
+
+class NewFinding(Record):
+    """A finding of `explain` that the runs after have, and those before have not."""
+
+    rule: str
+    title: str
+    ranks: list[int]
+    gain: Interval = Field(description="speed-up ratio without it; 95 %")
+    loss_s: float = Field(description="seconds per step lost")
+    remedy: str
 
 
 class CompareResult(Record):
@@ -115,6 +128,7 @@ class CompareResult(Record):
     metrics: list[Change] = Field(description="`metric` first")
     gates: list[GateResult]
     promised: list[RemedyFollowUp]
+    appeared: list[NewFinding] = Field(default_factory=list, description="largest gain first")
     differences: list[Difference] = Field(description="facts that must agree first")
     notes: list[str]
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from allpull.report.printable import printable, short
 from allpull.report.terminal.table import bullets
 from allpull.report.wording import ABSENT, joined, percent, times
-from allpull.schema.compared import Change, CompareResult, Difference, GateResult, RemedyFollowUp
+from allpull.schema.compared import Change, CompareResult, Difference, GateResult, NewFinding, RemedyFollowUp
 from allpull.schema.results import Interval
 from allpull.units import counted, show_count, show_time
 
@@ -25,6 +25,7 @@ STYLES = {"slower": "red", "worse": "red", "failed": "red", "faster": "green", "
 
 STATES = {
     "gone": "it is gone",
+    "not found": "it is not found any more, which a larger loss that is new may hide",
     "smaller": "it is smaller",
     "still there": "it is still there",
     "not known": "not known whether it is gone: run allpull explain on the runs after",
@@ -46,6 +47,7 @@ class Comparison:
         yield from _titled(
             "Predictions of explain:", [_follow_up(one, alone=len(result.promised) == 1) for one in result.promised]
         )
+        yield from _titled("Findings of explain that only the runs after have:", [_new(one) for one in result.appeared])
         if result.gates:
             yield Text("Gates:")
             yield from (_gate(one) for one in result.gates)
@@ -183,6 +185,10 @@ def _follow_up(one: RemedyFollowUp, *, alone: bool) -> str:
         outcome = f", {measured} measured{': cannot tell' if alone and one.came else ' for all changes together'}"
     named = f"; changed: {joined(one.changed)}" if one.changed else ""
     return f"{one.rule}{ranks}: {_speedup(one.promised)} predicted{outcome}; {STATES[one.state]}{named}"
+
+
+def _new(one: NewFinding) -> str:
+    return f"{one.title}: {show_time(one.loss_s)} per step; without it {_speedup(one.gain)} [{one.rule}]"
 
 
 def _speedup(interval: Interval) -> str:
