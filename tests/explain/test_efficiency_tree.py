@@ -116,6 +116,18 @@ def test_a_rank_that_is_late_between_its_phases_is_load_balance() -> None:
     assert gains["orchestration"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_ranks_that_are_late_between_their_phases_in_turn_are_serialisation(ranks: int) -> None:
+    """Each sleeps 18 ms before every ``ranks``-th step: useful work is balanced, and gone the step is 60 ms long."""
+    one = window(ranks, 36, forward=0.02, backward=0.04, other=rotating(ranks, 36, by_s=0.018))
+    found = factors(one)
+    assert found["load_balance"] == pytest.approx(1.0)
+    assert found["serialisation"] == pytest.approx(60 / 78)
+    gains = tree(one).gains
+    assert gains["serialisation"] == pytest.approx(78 / 60)
+    assert gains["load_balance"] == pytest.approx(1.0)
+
+
 def test_the_host_and_its_copies_are_orchestration() -> None:
     one = window(8, 40, **EIGHT, copy=0.003, host=0.001, other=0.001, bucket_s=BUCKETS)
     assert factors(one)["orchestration"] == pytest.approx(0.95)

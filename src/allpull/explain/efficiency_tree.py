@@ -5,7 +5,8 @@ Each factor compares two replays, the second of which lacks one more kind of los
     T0 as recorded          T1 transfers take no time      T2 and no input wait
     T3 and no sequential work
     T4 and no copies, host gaps, other work, as far as ranks have them in common; beyond that they make a rank late
-    T5 = max over ranks of their useful work and of what is left of copies, gaps and other work
+    T5 = max over ranks of their useful work and of what is left of copies, gaps and other work, less the least that any
+         rank has of these: ranks that are late in turn are not the same rank each step
     T6 = mean over ranks of their useful work
 
     transfer = T1/T0   input = T2/T1   sequential = T3/T2   orchestration = T4/T3
@@ -112,7 +113,7 @@ def tree(window: Window, reference: Window | None = None) -> TreeResult:
 
 def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, reference: Window | None) -> Efficiency:
     """All factors; ``increments`` are those of the replays behind T0 to T4."""
-    busy_s = work_s + orchestration_excess_s(window)
+    excess_s = orchestration_excess_s(window)
     t0, t4 = increments[0], increments[-1]
     clocks = window.bound_s / float(t0.sum()) if t0.sum() > 0 else 0.0
     factors = {
@@ -123,8 +124,8 @@ def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, re
     return Efficiency.model_validate(
         {
             **factors,
-            "serialisation": _factor(_serialisation(busy_s, t4, window.odd), clocks),
-            "load_balance": _factor(_load_balance(work_s, busy_s, window.odd)),
+            "serialisation": _factor(_serialisation(work_s, excess_s, t4, window.odd), clocks),
+            "load_balance": _factor(_load_balance(work_s, excess_s, window.odd)),
             "parallel": _factor(ratio(work_s.mean(axis=1), t0, window.odd), clocks),
             "computational": computational,
             "global": whole,
@@ -167,27 +168,40 @@ def _factor(resampled: Resampled, clocks: float = 0.0) -> Interval:
     return Interval(value=min(shown.value, 1.0), low=low, high=high)
 
 
-def _serialisation(busy_s: Floats, t4: Floats, odd: Bools) -> Resampled:
+def _serialisation(work_s: Floats, excess_s: Floats, t4: Floats, odd: Bools) -> Resampled:
     """T5/T4: the work of the busiest rank, with what makes it late, over the time that it and meetings would take."""
-    busiest = busy_s[:, busy_s.sum(axis=0).argmax()]
+    busiest = _of_busiest(work_s, excess_s)
     return resample(
-        np.column_stack([t4, busy_s]),
+        np.column_stack([t4, work_s, excess_s]),
         odd,
-        lambda totals: totals[..., 1:].max(axis=-1) / totals[..., 0],
+        lambda totals: _busiest(totals[..., 1:]) / totals[..., 0],
         moves=busiest - busiest.sum() / t4.sum() * t4,
     )
 
 
-def _load_balance(work_s: Floats, busy_s: Floats, odd: Bools) -> Resampled:
+def _load_balance(work_s: Floats, excess_s: Floats, odd: Bools) -> Resampled:
     """T6/T5: the useful work of the mean rank over all that keeps the busiest from the next meeting."""
-    busiest = busy_s[:, busy_s.sum(axis=0).argmax()]
+    busiest = _of_busiest(work_s, excess_s)
     mean = work_s.mean(axis=1)
     return resample(
-        np.column_stack([mean, busy_s]),
+        np.column_stack([mean, work_s, excess_s]),
         odd,
-        lambda totals: totals[..., 0] / totals[..., 1:].max(axis=-1),
+        lambda totals: totals[..., 0] / _busiest(totals[..., 1:]),
         moves=mean - mean.sum() / busiest.sum() * busiest,
     )
+
+
+def _busiest(totals_s: Floats) -> Floats:
+    """T5 from the useful work of each rank, and then the excess of each, (…, 2 · ranks) → (…,)."""
+    work_s, excess_s = np.split(totals_s, 2, axis=-1)
+    most: Floats = (work_s + excess_s).max(axis=-1) - excess_s.min(axis=-1)
+    return most
+
+
+def _of_busiest(work_s: Floats, excess_s: Floats) -> Floats:
+    """What each step adds to T5, (steps,)."""
+    busy_s, least = work_s + excess_s, excess_s.sum(axis=0).argmin()
+    return busy_s[:, busy_s.sum(axis=0).argmax()] - excess_s[:, least]
 
 
 def _scaling(

@@ -12,7 +12,7 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.useful import useful
-from allpull.replay.whatif.work import ORCHESTRATION, lower_median, scaled
+from allpull.replay.whatif.work import ORCHESTRATION, lower_median, scaled, shorter_by, without_orchestration
 from allpull.replay.window import REDUCE, WORK, Bools, Window
 
 EVERY_DAY = tuple(name for name in WORK if name not in {"evaluation", "checkpoint"})
@@ -165,9 +165,10 @@ def _mean_by_place(values: Floats, window: Window, used: Bools) -> Floats:
 def without_rotation(window: Window) -> Window:
     """A rank that is slow is slow in every event: each rank keeps its share of all useful work, evenly over events.
 
-    The useful work of an event becomes its mean over ranks times the rank's share in the whole window. What is left is
-    persistent imbalance.
+    The useful work of an event becomes its mean over ranks times the rank's share in the whole window. What ranks take
+    in turn in the phases between is gone, as far as each of them does. What is left is persistent imbalance.
     """
+    window = shorter_by(window, _in_turn(window))
     work = useful(window)
     share = _share(work, window.ranks)
     if share is None:
@@ -177,6 +178,18 @@ def without_rotation(window: Window) -> Window:
         lane = replace(lane, lead_s=_mean(lane.lead_s) * share)
     evened = _with(window, work, lambda seconds: _mean(seconds) * share - seconds)
     return replace(window, work=evened, reductions=lane)
+
+
+def _in_turn(window: Window) -> dict[str, Floats]:
+    """Orchestration beyond what ranks have in common in a step, less what a rank has of it beyond any other in total.
+
+    Phase → s, (steps, ranks).
+    """
+    left = without_orchestration(window)
+    excess = {name: left.per_step(name) for name in ORCHESTRATION if name in window.work}
+    total_s = sum((seconds.sum(axis=0) for seconds in excess.values()), start=np.zeros(window.ranks))
+    part = np.divide(total_s.min(initial=np.inf), total_s, out=np.zeros_like(total_s), where=total_s > 0)
+    return {name: part * seconds for name, seconds in excess.items()}
 
 
 def without_persistence(window: Window) -> Window:
