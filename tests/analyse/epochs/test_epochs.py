@@ -52,6 +52,7 @@ def make_run(make_records: MakeRecords, make_data: MakeData, make_log: MakeLog) 
         edges: Sequence[Sequence[float]],
         inputs: Sequence[Sequence[float]],
         logs: Sequence[dict[str, Any]],
+        forward: float = 0.0,
         **changes: Any,
     ) -> AlignedRun:
         by_step = list(zip(*edges, strict=True))
@@ -59,7 +60,8 @@ def make_run(make_records: MakeRecords, make_data: MakeData, make_log: MakeLog) 
             [late - early for early, late in zip(*pair, strict=True)]
             for pair in zip(by_step, by_step[1:], strict=False)
         ]
-        records = make_records(wall, begin=by_step[:-1], input=list(zip(*inputs, strict=True)))
+        forwards = [[forward] * len(edges)] * len(wall)
+        records = make_records(wall, begin=by_step[:-1], input=list(zip(*inputs, strict=True)), forward=forwards)
         events = {}
         for rank, kinds in enumerate(logs):
             log = make_log(rank, **{name: tuple(value) for name, value in kinds.items() if name != "end"})
@@ -261,6 +263,18 @@ def test_an_observed_epoch_begins_with_its_loader_and_not_with_its_mark(make_run
     assert found.complete[1].begin_ns == ns(150)
     in_ms = {part: value / 1e6 for part, value in found.complete[1].parts_ns.items()}
     assert in_ms == {"training": 125, "evaluation": 0, "checkpoint": 0, "start": 25, "other": 0}
+
+
+def test_what_a_program_prepares_before_the_first_batch_of_an_epoch_is_its_start(
+    make_run: Callable[..., AlignedRun],
+) -> None:
+    """60 ms of preparation, 5 ms for the batch, a forward pass of 20 ms; the mark is made in the backward pass."""
+    log = lone([mark(0, 0, 25), mark(1, 1, 185)], end=end(300))
+    command = ["allpull", "run", "--", "a.py"]
+    found = epochs_of(make_run([[0, 100, 300]], [[5, 5]], log, forward=20.0, kind="run", command=command))
+    assert found.complete[0].parts_ns["start"] == 5_000_000
+    in_ms = {part: value / 1e6 for part, value in found.complete[1].parts_ns.items()}
+    assert in_ms == {"training": 135, "evaluation": 0, "checkpoint": 0, "start": 65, "other": 0}
 
 
 def test_a_program_without_epochs_says_so(make_run: Callable[..., AlignedRun]) -> None:

@@ -742,9 +742,10 @@ def test_ranks_that_are_late_in_turn_and_arrive_together_rotate_no_loss() -> Non
     assert "rotating-imbalance" in {one.rule for one in found(often, Machine(hosts=hosts_of(2))).findings}
 
 
-def test_a_few_batches_that_take_long_are_told_by_their_steps() -> None:
-    """Every twentieth batch takes 0.4 s, on both ranks, with no worker: seven ordinary steps long."""
-    long = np.where(np.arange(STEPS) % 20 == 12, 0.4, 0.001)[:, None]
+@pytest.mark.parametrize("places", [(12, 12), (12, 15)], ids=["together", "in turn"])
+def test_a_few_batches_that_take_long_are_told_by_their_steps(places: tuple[int, int]) -> None:
+    """Every twentieth batch of each rank takes 0.4 s, with no worker: seven ordinary steps long."""
+    long = np.where(np.arange(STEPS)[:, None] % 20 == places, 0.4, 0.001)
     here = Machine(hosts=("h", "h"), cpus={"h": 8.0}, started=1)
     (finding,) = (one for one in found(job(2, input=long), here).findings if one.rule == "input-bound")
     first = str(job(2).steps[12])

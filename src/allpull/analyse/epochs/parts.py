@@ -1,7 +1,8 @@
 """Where the time of an epoch goes: training, evaluation, checkpoint, start and the rest, for the job as a whole.
 
 On a rank an epoch begins at its mark. In a program that is observed unedited the mark is made in the first backward
-pass; its epoch begins where the step with that mark did, or where the last evaluation or checkpoint before it ended.
+pass; its epoch begins where the step with that mark did, or where the last evaluation or checkpoint before it ended,
+and it has its first batch as long before the mark as its forward pass takes: what it prepares before is no training.
 
 Of the job the first epoch begins on the first rank, each later one when the last rank has begun it: what rank 0 does
 alone at the end of an epoch (an evaluation, while the other ranks wait for it at their next collective) belongs to the
@@ -158,7 +159,7 @@ def _logs_on_one_clock(run: AlignedRun) -> tuple[dict[int, EventLog], list[str]]
 
 def _of_ranks(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataFrame) -> dict[int, list[_RankEpoch]]:
     """The epochs of each rank that made a step in one."""
-    columns = ("rank", "step", "begin_ns", "end_ns", "input_ns", "samples")
+    columns = ("rank", "step", "begin_ns", "end_ns", "input_ns", "forward_ns", "samples")
     moments = ("begin_ns", "end_ns")
     records = run.clock.shared(run.data.steps.select(columns), moments) if run.on_device else run.steps.select(columns)
     marks = moments_ns(run, [(rank, mark.t_ns) for rank, log in logs.items() for mark in log.epochs])
@@ -217,9 +218,10 @@ def _of_rank(
         if next_row <= row:
             continue  # begun again, or the run ended
         has_first = numbers[row] == mark.step
-        begin_ns = mark_ns
+        begin_ns, batch_ns, forward_ns = mark_ns, 0, int(records["forward_ns"][row])
         if is_marked_late and has_first:
             begin_ns = max([int(begins[row]), *(end for _, end in spans if end <= mark_ns)])
+            batch_ns = mark_ns - forward_ns if forward_ns else 0
         follows = next_row < numbers.size and numbers[next_row] == limit
         epochs.append(
             _RankEpoch(
@@ -228,7 +230,7 @@ def _of_rank(
                 steps=limit - mark.step,
                 samples=_samples(records, slice(int(row), int(next_row)), limit - mark.step),
                 begin_ns=begin_ns,
-                first_batch_ns=_after(begin_ns, int(inputs[row]) if has_first else 0, spans),
+                first_batch_ns=max(batch_ns, _after(begin_ns, int(inputs[row]) if has_first else 0, spans)),
                 last_step_ns=int(begins[next_row]) if follows else int(ends[next_row - 1]),
             )
         )

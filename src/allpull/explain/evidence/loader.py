@@ -47,18 +47,19 @@ def common_input(facts: Facts) -> Interval | None:
 
 
 def long_waits(facts: Facts) -> Bools | None:
-    """The few steps in which all ranks wait for long, where nearly all of their wait is in these, (steps,); or None.
+    """The steps in which a rank waits for long, where each does so in a few, and nearly all waiting is there, (steps,).
 
     Workers that are too slow, all alike, are waited for in a few steps, too: long for the first of them, not for the
-    others. So this is told of loaders without workers only.
+    others. So this is told of loaders without workers only. None: there are no such steps.
     """
     if waited_in_turn(facts) or facts.workers or (facts.machine.started or 1) > 1:
         return None
     usual = ~(facts.first | facts.window.odd)
-    waited_s = lower_median(facts.window.per_step("input"))
-    long = usual & (waited_s >= float(np.median(facts.window.wall_s[usual])))
-    is_rare = 0 < long.sum() <= RARE * usual.sum()
-    return long if is_rare and waited_s[long].sum() >= NEARLY_ALL * waited_s[usual].sum() else None
+    waited_s = facts.window.per_step("input")
+    long = usual[:, None] & (waited_s >= float(np.median(facts.window.wall_s[usual])))
+    is_rare = long.any() and (long.sum(axis=0) <= RARE * usual.sum()).all()
+    is_all = waited_s[long].sum() >= NEARLY_ALL * waited_s[usual].sum()
+    return long.any(axis=1) if is_rare and is_all else None
 
 
 def waited_in_turn(facts: Facts) -> bool:

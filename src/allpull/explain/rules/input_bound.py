@@ -39,9 +39,9 @@ What to do
     rest of a step, batches are ready, and what takes time is to take one from another process: more workers do not
     help. Hand over fewer and larger tensors; make batches in the training process (`num_workers=0`) where that takes
     less than the wait. The processes of a rank are counted, not what they are: a loader without workers looks the same
-    beside another process. Where the loader has no workers and nearly all of the wait is in a few steps, some samples
-    take long: see what is in these batches, or have so many made ahead that they are hidden. Where workers are far
-    faster than the training, and nothing but their start in each of many short epochs is waited for, keep them
+    beside another process. Where the loader has no workers and nearly all of the wait is in a few steps of each rank,
+    some samples take long: see what is in these batches, or have so many made ahead that they are hidden. Where workers
+    are far faster than the training, and nothing but their start in each of many short epochs is waited for, keep them
     (`persistent_workers=True`).
 
 When it is wrong
@@ -202,12 +202,12 @@ def _long(facts: Facts, long: Bools) -> tuple[Evidence, ...]:
     steps = numbered(facts.window.steps[long])
     return (
         count(f"steps that hold nearly all of it: {steps}", int(long.sum()), facts.span),
-        seconds("the longest wait of all ranks", _longest_s(facts, long), facts.span),
+        seconds("the longest wait", _longest_s(facts, long), facts.span),
     )
 
 
 def _longest_s(facts: Facts, long: Bools) -> float:
-    return float(lower_median(facts.window.per_step("input"))[long].max())
+    return float(facts.window.per_step("input")[long].max())
 
 
 def _are_fast(facts: Facts, waited_s: float) -> bool:

@@ -327,3 +327,45 @@ for step in range(12):
     assert run.code == 0, run.err
     assert not run.events("switched_off")
     assert all(step.forward_ns > 20_000_000 for step in run.steps()[2:])
+
+
+def test_a_wrapper_that_is_left_in_evaluation_mode_learns_as_the_network_in_it_does(watched: Watch) -> None:
+    """As in Lightning, whose whole step runs inside DDP, and which brings back the mode of the module in it alone."""
+    run = watched(
+        TRAINING
+        + """
+import os
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+class Step(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x, y):
+        if not self.training:
+            return self.model(x)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(self.model(x), y).backward()
+        optimizer.step()
+
+dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=0, world_size=1)
+step = Step()
+wrapped = DistributedDataParallel(step)
+for epoch in range(3):
+    wrapped.eval()
+    with torch.no_grad():
+        for x, y in DataLoader(data, batch_size=35):
+            wrapped(x, y)
+    dist.barrier()
+    step.train()
+    for x, y in loader:
+        with wrapped.no_sync():
+            wrapped(x, y)
+dist.destroy_process_group()
+"""
+    )
+    assert run.code == 0, run.err
+    assert [step.samples for step in run.steps()] == 3 * SAMPLES
+    assert [span.step for span in run.events("span")] == [0, 5, 10]

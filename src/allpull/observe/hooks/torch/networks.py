@@ -233,7 +233,8 @@ class Networks:
         """
         reference: Any = weakref.ref(network)  # it refers to us: avoid a cycle
         calls, follow = self._inference.deferred, self._follow if is_trained else self._untrained.follow
-        observed = running(calls, reference, vars(network).get(SLOT), follow, is_trained=is_trained)
+        bare: Any = weakref.ref(_bare(network))
+        observed = running(calls, reference, bare, vars(network).get(SLOT), follow, is_trained=is_trained)
         object.__setattr__(network, SLOT, observed)  # the setattr of a compiled network would set it on the original
 
     def _follow(self, network: Any, inputs: Any, learns: bool) -> int:
@@ -243,7 +244,7 @@ class Networks:
         if self.see_inputs is not None:
             self.see_inputs(inputs.values() if isinstance(inputs, dict) else inputs)
         calls = self._inference.deferred
-        if calls.has_learned and not (is_grad_enabled() or network.training):
+        if calls.has_learned and not (is_grad_enabled() or _bare(network).training):
             self._inference.is_evaluated(_in_training(network))
         return calls.followed().forward_begins(inputs, learns)
 
@@ -285,8 +286,8 @@ def watch_gradients(inference: StepInference, networks: Networks) -> None:
 
 
 def _in_training(network: Any) -> Callable[[], bool]:
-    """Whether ``network`` is in training mode, or gone."""
-    reference = weakref.ref(network)
+    """Whether ``network`` without a wrapper, such as DDP, is in training mode, or gone."""
+    reference = weakref.ref(_bare(network))
     return lambda: getattr(reference(), "training", True)
 
 

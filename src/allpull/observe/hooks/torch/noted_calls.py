@@ -59,6 +59,7 @@ def fetching(calls: Deferred, take: Callable[[Any], Any], repeats: Callable[[int
 def running(
     calls: Deferred,
     network: Callable[[], Any],
+    bare: Callable[[], Any],
     compiled: Any,
     begins: Callable[[Any, Any, bool], int],
     *,
@@ -66,6 +67,7 @@ def running(
 ) -> Callable[..., Any]:
     """A call of the ``network`` that this weak reference refers to, observed; ``begins`` follows one.
 
+    ``bare`` refers to the same without a wrapper, such as DDP, which Lightning leaves in evaluation mode.
     One that no optimizer trains is asked for a step between the fetch of its batch and its backward pass.
     """
     from torch import is_grad_enabled  # noqa: PLC0415  this runs after torch was imported
@@ -76,7 +78,7 @@ def running(
         call = compiled or module._call_impl
         if calls.in_network or is_dynamo_compiling():
             return call(*args, **kwargs)
-        learns = is_trained and is_grad_enabled() and module.training
+        learns = is_trained and is_grad_enabled() and bare().training
         calls.in_network = True
         if learns:
             calls.has_learned = True
