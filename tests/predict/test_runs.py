@@ -276,6 +276,25 @@ def test_a_loader_that_limits_a_step_hides_behind_the_exchange_of_more_ranks() -
     assert np.median(step_terms(job, calibration)["input"]) == pytest.approx(0.0, abs=1e-3)
 
 
+def test_a_few_batches_that_take_long_on_one_rank_after_the_other_make_more_ranks_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One batch in twenty takes half a second, on each rank in other steps: of more ranks more steps wait for one."""
+    monkeypatch.setattr(sys.modules[__name__], "STEPS", 200)  # a tail of ten batches
+    long = np.where(np.arange(STEPS)[:, None] % 20 == (3, 11), 0.5, 0.0)
+    run = run_of(trained(2, input=long))
+    assert run.waits_in_turn
+    assert not run.waits_for_input
+    two, four = forecast(calibrate([run]), 2, 4).predictions
+    assert two.step_s.value == pytest.approx(truth_s(2) + 0.05, rel=0.1)
+    assert four.step_s.low is not None
+    assert four.step_s.high is not None
+    truth = truth_s(4) + 0.5 * (1 - 0.95**4)
+    assert max(four.step_s.low, 1.1 * two.step_s.value) < truth < four.step_s.high
+    together = run_of(trained(2, input=np.where(np.arange(STEPS)[:, None] % 20 == (3, 3), 0.5, 0.0)))
+    assert together.waits_for_input
+
+
 def test_16384_ranks_take_less_than_a_loop_over_ranks_would(calibration: Calibration) -> None:
     """Nothing loops over ranks: as many calls of functions for 16,384 ranks as for 16."""
     counts = []

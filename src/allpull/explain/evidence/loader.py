@@ -10,6 +10,7 @@ import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
+from allpull.analyse.steps.long_waits import long_waits
 from allpull.explain.candidate import times
 from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
@@ -26,7 +27,6 @@ NEARLY = 0.5  # of a step: loaders that are twice as fast limit nothing, whateve
 MOST_WORKERS = 16  # per rank: more are seldom faster
 TIMED = "workers of the loaders, timed by themselves"
 MADE = "time that the workers of a rank, all together, take for the batches of a step, longest of all ranks"
-RARE, NEARLY_ALL = 0.1, 0.75  # of the steps, and of the wait: so much of it in so few is long waits, and no slow loader
 SLACK = 1.25  # times the workers that suffice if all batches take the same time
 
 
@@ -46,7 +46,7 @@ def common_input(facts: Facts) -> Interval | None:
     return mean_interval(input_s[usual, rank])
 
 
-def long_waits(facts: Facts) -> Bools | None:
+def steps_of_long_waits(facts: Facts) -> Bools | None:
     """The steps in which a rank waits for long, where each does so in a few, and nearly all waiting is there, (steps,).
 
     Workers that are too slow, all alike, are waited for in a few steps, too: long for the first of them, not for the
@@ -55,11 +55,12 @@ def long_waits(facts: Facts) -> Bools | None:
     if waited_in_turn(facts) or facts.workers or (facts.machine.started or 1) > 1:
         return None
     usual = ~(facts.first | facts.window.odd)
-    waited_s = facts.window.per_step("input")
-    long = usual[:, None] & (waited_s >= float(np.median(facts.window.wall_s[usual])))
-    is_rare = long.any() and (long.sum(axis=0) <= RARE * usual.sum()).all()
-    is_all = waited_s[long].sum() >= NEARLY_ALL * waited_s[usual].sum()
-    return long.any(axis=1) if is_rare and is_all else None
+    found = long_waits(facts.window.per_step("input")[usual], float(np.median(facts.window.wall_s[usual])))
+    if found is None:
+        return None
+    steps = np.zeros_like(usual)
+    steps[usual] = found.any(axis=1)
+    return steps
 
 
 def waited_in_turn(facts: Facts) -> bool:

@@ -66,12 +66,12 @@ from allpull.explain.evidence.loader import (
     behind_others,
     common_input,
     has_no_cpu_left,
-    long_waits,
     most_saved_s,
     nearly_waited_for_s,
     shares_last_cpus,
     slower_makers,
     slowest_worker,
+    steps_of_long_waits,
     waited_in_turn,
     without_common_input,
     workers_needed,
@@ -106,7 +106,7 @@ def find(facts: Facts) -> list[Candidate]:
     if (waited is None and not made_s) or has_no_cpu_left(facts):
         return []
     slower = slower_makers(facts) if waited is None and behind is not None else ()
-    long = None if waited is None else long_waits(facts)
+    long = None if waited is None else steps_of_long_waits(facts)
     remedy = _remedy(facts, 0.0 if waited is None else waited.value, long)
     most_s = most_saved_s(facts)
     without: Removal = partial(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.steps.long_waits import long_waits
 from allpull.errors import AllpullError
 from allpull.predict.calibration.epochs import MeasuredEpochs, measured_epochs
 from allpull.predict.calibration.parameters import Floats
@@ -28,6 +29,7 @@ PERIODIC = ("evaluation", "checkpoint")
 WORKERS = re.compile(r"--?(num|n|data|loader)?[-_]?workers|-j")
 MOST_DIGITS = 5
 UNDEFINED, BOTH = "undefined", "cpu:gloo,cuda:nccl"  # ``init_process_group`` without a back-end has both
+IN_TURN = 1.5  # times what the mean rank waits: so much does a step if waits of ranks do not coincide
 UNEVEN_SHARE = 0.2  # of rank-steps: an epoch of five batches ends with one smaller; with more, there is no one batch
 
 
@@ -88,7 +90,13 @@ class MeasuredRun:
     @property
     def waits_for_input(self) -> bool:
         """Whether its loader limits the rate: then a step takes as long as the loader needs for a batch."""
-        return float(self.input_s.mean()) > WAITED * self.step_s
+        return float(self.input_s.mean()) > WAITED * self.step_s and not self.waits_in_turn
+
+    @property
+    def waits_in_turn(self) -> bool:
+        """Whether a few batches take long, on one rank after the other: then their wait is a lateness of ranks."""
+        long = long_waits(self.input_s, float(np.median(self.walls_s)))
+        return long is not None and float(self.input_s.max(axis=1).mean()) > IN_TURN * float(self.input_s.mean())
 
     @property
     def ranks_per_host(self) -> int:
