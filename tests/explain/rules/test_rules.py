@@ -380,6 +380,21 @@ def test_more_workers_are_advised_only_where_those_there_are_slow(step_s: float,
     assert offered or "persistent_workers" not in kept.remedy.text
 
 
+def test_fast_workers_are_to_make_more_ahead_where_a_few_samples_take_long() -> None:
+    """Half a second of 100 ms steps, once in twenty steps of each rank in turn, where two workers made four ahead."""
+    long = np.where(np.arange(STEPS)[:, None] % 20 == 2 * np.arange(8), 0.4, 0.001)
+    pace = LoaderPace(workers=2, batch_s=np.full(8, 0.02), step_s=np.full(8, 0.01), ahead=4, error_s=np.zeros(8))
+    seen = facts(job(8, input=long), EIGHT, pace=replace(pace, slowest=np.full(8, 3.0)))
+    assert seen.loading is not None
+    found_s = replace(seen, loading=replace(seen.loading, ready=False))
+    (one,) = input_bound.find(found_s) or slow_loader_rank.find(found_s)
+    assert "see what is in the batches of steps" in one.remedy.text
+    (ahead,) = re.findall(r"num_workers=2, prefetch_factor=(\d+)", one.remedy.text)
+    assert 2 * int(ahead) >= 4 + 0.4 / job(8).wall_s.mean()
+    assert "slowest" not in " ".join(evidence.what for evidence in one.evidence)
+    assert one.bounds is not None
+
+
 def test_what_all_ranks_do_is_said_of_the_rank_where_there_is_one() -> None:
     (alone,) = found(job(1, steps=100, other=0.02)).findings
     assert alone.title.startswith("The rank spends 20.2 ms per step between")

@@ -24,6 +24,7 @@ from allpull.schema.results import Interval
 BEHIND = 2.0  # times the wait of at least half of the ranks: beyond it, not all ranks are concerned
 SATURATED = 0.9  # of the CPUs: more workers do not help where no more CPUs are free
 NEARLY = 0.5  # of a step: loaders that are twice as fast limit nothing, whatever else is mended
+FAR = 0.5  # of the rest of a step: with less, workers are ahead unless they have just started
 MOST_WORKERS = 16  # per rank: more are seldom faster
 TIMED = "workers of the loaders, timed by themselves"
 MADE = "time that the workers of a rank, all together, take for the batches of a step, longest of all ranks"
@@ -50,9 +51,11 @@ def steps_of_long_waits(facts: Facts) -> Bools | None:
     """The steps in which a rank waits for long, where each does so in a few, and nearly all waiting is there, (steps,).
 
     Workers that are too slow, all alike, are waited for in a few steps, too: long for the first of them, not for the
-    others. So this is told of loaders without workers only. None: there are no such steps.
+    others. So this is told of loaders without workers only, and of workers that are timed and fast. None: there are no
+    such steps.
     """
-    if waited_in_turn(facts) or facts.workers or (facts.machine.started or 1) > 1:
+    has_workers = facts.workers or (facts.machine.started or 1) > 1
+    if waited_in_turn(facts) or (has_workers and not makers_are_fast(facts)):
         return None
     usual = ~(facts.first | facts.window.odd)
     found = long_waits(facts.window.per_step("input")[usual], float(np.median(facts.window.wall_s[usual])))
@@ -61,6 +64,13 @@ def steps_of_long_waits(facts: Facts) -> Bools | None:
     steps = np.zeros_like(usual)
     steps[usual] = found.any(axis=1)
     return steps
+
+
+def makers_are_fast(facts: Facts) -> bool:
+    """Whether workers, timed by themselves, make the batches of a step in far less time than a step takes without."""
+    making, waited = None if facts.loading is None else facts.loading.limits.making, common_input(facts)
+    waited_s = 0.0 if waited is None else waited.value
+    return making is not None and float(making.step_s.max()) < FAR * (facts.step_s - waited_s)
 
 
 def waited_in_turn(facts: Facts) -> bool:

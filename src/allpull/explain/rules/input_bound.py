@@ -41,8 +41,8 @@ What to do
     less than the wait. The processes of a rank are counted, not what they are: a loader without workers looks the same
     beside another process. Where the loader has no workers and nearly all of the wait is in a few steps of each rank,
     some samples take long: see what is in these batches, or have so many made ahead that they are hidden. Where workers
-    are far faster than the training, and nothing but their start in each of many short epochs is waited for, keep them
-    (`persistent_workers=True`).
+    are far faster than the training, so are long samples; and where nothing but the start of workers in each of many
+    short epochs is waited for, keep them (`persistent_workers=True`).
 
 When it is wrong
     Where the loop itself makes the batch look late: a `.item()` that waits for the device just before the next batch is
@@ -66,6 +66,7 @@ from allpull.explain.evidence.loader import (
     behind_others,
     common_input,
     has_no_cpu_left,
+    makers_are_fast,
     most_saved_s,
     nearly_waited_for_s,
     shares_last_cpus,
@@ -95,7 +96,6 @@ READY = (
     "fewer and larger tensors"
 )
 FAST = "workers make batches in far less time than the training takes for them: more of them do not help"
-FAR = 0.5  # of the rest of a step: with less, workers are ahead unless they have just started
 OR_ITSELF = (", or make small batches in the training process (", program("DataLoader(num_workers=0)"), ")")
 
 
@@ -130,7 +130,7 @@ def find(facts: Facts) -> list[Candidate]:
             evidence=(
                 *(() if waited is None else (waiting(facts, waited),)),
                 *(() if long is None else _long(facts, long)),
-                *loader_evidence(facts),
+                *loader_evidence(facts, has_slowest=long is None),
             ),
             without=without,
             bounds=bounds,
@@ -172,14 +172,14 @@ def waiting(facts: Facts, waited: Interval) -> Evidence:
     return seconds("wait for the loader on at least half of the ranks", waited, facts.span)
 
 
-def loader_evidence(facts: Facts) -> tuple[Evidence, ...]:
-    """What the counters show of loaders and storage."""
+def loader_evidence(facts: Facts, *, has_slowest: bool = True) -> tuple[Evidence, ...]:
+    """What the counters show of loaders and storage; ``has_slowest``: a worker that is slower than the others, too."""
     machine = facts.machine
     evidence = []
     making = None if facts.loading is None else facts.loading.limits.making
     if making is not None:
         evidence.append(seconds(MADE, float(making.step_s.max()), TIMED))
-        evidence += slowest_worker(facts, range(facts.window.ranks))
+        evidence += slowest_worker(facts, range(facts.window.ranks)) if has_slowest else ()
     if machine.started is not None:
         evidence.append(
             count("processes of a rank, including its loader workers", machine.started, "counters of the hosts")
@@ -210,12 +210,6 @@ def _longest_s(facts: Facts, long: Bools) -> float:
     return float(facts.window.per_step("input")[long].max())
 
 
-def _are_fast(facts: Facts, waited_s: float) -> bool:
-    """Whether workers, timed by themselves, make the batches of a step in far less time than a step takes without."""
-    making = None if facts.loading is None else facts.loading.limits.making
-    return making is not None and float(making.step_s.max()) < FAR * (facts.step_s - waited_s)
-
-
 def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
     started = facts.machine.started
     most, loading = None if started is None else max(0, started - ALONE), facts.loading
@@ -234,17 +228,19 @@ def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
             return sentence(f"if the loader has workers, {READY}", *OR_ITSELF, "; if it has none: ", more)
         itself_s = float(making.step_s.max()) * loading.limits.workers  # what their work takes one process
         return sentence(READY, *(OR_ITSELF if itself_s < waited_s else ()))
-    if is_own and _are_fast(facts, waited_s):
-        kept = program(f"DataLoader(num_workers={facts.workers}, persistent_workers=True)")
-        return sentence(FAST, "" if facts.keeps_workers else sentence("; they start again with each epoch: ", kept))
     if is_own and long is not None:
-        number = workers_needed(facts, waited_s) or 1
-        hidden = _longest_s(facts, long) / float(np.median(facts.window.wall_s[~long])) + 1  # and the batch itself
+        number = facts.workers or workers_needed(facts, waited_s) or 1
+        making = None if loading is None else loading.limits.making
+        waited_steps = _longest_s(facts, long) / float(np.median(facts.window.wall_s[~long]))
+        hidden = waited_steps + (1 if making is None else making.ahead)  # at least the batch itself
         return sentence(
             f"see what is in the batches of steps {numbered(facts.window.steps[long])}; workers that make enough "
             "batches ahead hide them: ",
             workers(facts.start, facts.machine, number, ahead=max(4, math.ceil(hidden / number))),
         )
+    if is_own and makers_are_fast(facts):
+        kept = program(f"DataLoader(num_workers={facts.workers}, persistent_workers=True)")
+        return sentence(FAST, "" if facts.keeps_workers else sentence("; they start again with each epoch: ", kept))
     cpus = cpus_for_workers(facts.start, facts.machine)
     with_cpus, storage = within(", with ", cpus, " for them"), "; data on local disks where storage is slow"
     return sentence(within(f"more loader workers{now}: ", more), with_cpus, storage)
