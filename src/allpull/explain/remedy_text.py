@@ -239,10 +239,13 @@ def record_less(start: Start) -> Action:
     return sentence("record on a local disk", *out)
 
 
-def mark_or_trace(start: Start) -> Action:
-    """How to see what the program does between its phases."""
+def mark_or_trace(start: Start, steps: NDArray[np.int64] | None = None) -> Action:
+    """How to see what the program does between its phases; in a few ``steps``, if it is there: (n,), ascending."""
     if start.starter in {"run", "torchrun", "srun", "mpirun", "command"}:
-        mark, trace = program('with allpull.phase("metrics"):'), starter("allpull run --trace every=100")
+        when = "every=100"
+        if steps is not None and steps.size > 1:
+            when = f"every={steps[1] - steps[0]},first={max(steps[0] - 1, 0)}"
+        mark, trace = program('with allpull.phase("metrics"):'), starter(f"allpull run --trace {when}")
         return sentence("mark what happens there (", mark, ") or trace it: ", trace)
     stack = shell("py-spy dump --pid PID")
     return sentence("see what happens there: ", stack, ", several times, or a window of torch's profiler")

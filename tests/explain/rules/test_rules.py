@@ -395,6 +395,18 @@ def test_fast_workers_are_to_make_more_ahead_where_a_few_samples_take_long() -> 
     assert one.bounds is not None
 
 
+def test_what_all_do_where_epochs_begin_is_told_by_their_steps() -> None:
+    first = np.isin(np.arange(STEPS), range(7, STEPS, 30))
+    work_s = np.where(first, 0.5, 0.0005)[:, None]
+    seen = found(job(2, other=work_s), Machine(hosts=hosts_of(2)), first=first)
+    (one,) = (one for one in seen.findings if one.rule == "between-phases")
+    steps = job(2).steps[first]
+    (evidence,) = (evidence.what for evidence in one.evidence if "nearly all of it" in evidence.what)
+    assert f"in each of which an epoch begins: {steps[0]}, {steps[1]}" in evidence
+    often = found(job(2, other=0.02), Machine(hosts=hosts_of(2)), first=first)
+    assert not any("nearly all of it" in evidence.what for one in often.findings for evidence in one.evidence)
+
+
 def test_what_all_ranks_do_is_said_of_the_rank_where_there_is_one() -> None:
     (alone,) = found(job(1, steps=100, other=0.02)).findings
     assert alone.title.startswith("The rank spends 20.2 ms per step between")

@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
+from allpull.analyse.steps.few_steps import in_few_steps
 from allpull.analyse.steps.grid import Floats
-from allpull.analyse.steps.long_waits import long_waits
 from allpull.explain.candidate import times
 from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
@@ -58,7 +58,7 @@ def steps_of_long_waits(facts: Facts) -> Bools | None:
     if waited_in_turn(facts) or (has_workers and not makers_are_fast(facts)):
         return None
     usual = ~(facts.first | facts.window.odd)
-    found = long_waits(facts.window.per_step("input")[usual], float(np.median(facts.window.wall_s[usual])))
+    found = in_few_steps(facts.window.per_step("input")[usual], float(np.median(facts.window.wall_s[usual])))
     if found is None:
         return None
     steps = np.zeros_like(usual)

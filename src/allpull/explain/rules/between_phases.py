@@ -4,8 +4,9 @@ What it is
     Logging, metrics, plots, a progress bar, hooks, garbage collection, or a phase of the program that is not marked.
 
 How it is found
-    By the phase `other`: what remains of a step without all known phases and collectives. Ranks record how long Python
-    collects garbage and torch.compile compiles: if that covers half of it, the title names it.
+    By the phase `other`: what remains of a step without all known phases and collectives. Where a few steps hold nearly
+    all of it, such as those in which epochs begin, the evidence names them. Ranks record how long Python collects
+    garbage and torch.compile compiles: if that covers half of it, the title names it.
 
 What it costs
     At most what the replay without it saves, as far as ranks have it in common, with its jitter: some of this work is
@@ -28,16 +29,21 @@ from __future__ import annotations
 
 from functools import partial
 
-from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
+import numpy as np
+from numpy.typing import NDArray
+
+from allpull.analyse.steps.few_steps import in_few_steps
+from allpull.explain.candidate import Candidate, Removal, as_recorded, count, seconds, share
 from allpull.explain.evidence.cpu_waiting import is_work
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.stalls import COLLECTION, MOST, explained_shares
 from allpull.explain.remedy import joined
-from allpull.explain.remedy_text import mark_or_trace
+from allpull.explain.remedy_text import mark_or_trace, numbered
 from allpull.explain.rules.common_stall import CAUSES, against
 from allpull.replay.whatif.levels import without_shared
 from allpull.replay.whatif.work import lower_median, without_pacing, without_part
 from allpull.replay.window import Window
+from allpull.schema.explained import Evidence
 from allpull.units import show_time
 
 LEAST = 0.05  # of a step: any loop does some work between its phases
@@ -50,6 +56,7 @@ def find(facts: Facts) -> list[Candidate]:
         return []
     without: Removal = partial(without_shared, phases=("other",))
     bounds: tuple[Removal, Removal] | None = (as_recorded, without)
+    steps = _few_steps(facts)
     covered = explained_shares(facts.window.per_step("other"), facts.stalls.seconds)
     if covered.get(COLLECTION, 0.0) >= MOST:
         collected_s = facts.stalls.seconds[COLLECTION]
@@ -63,10 +70,12 @@ def find(facts: Facts) -> list[Candidate]:
             kind="job",
             title=f"{facts.all_ranks('spend')} {show_time(other_s)} per step between the known phases"
             + (f": {', and '.join(causes)}" if causes else ""),
-            remedy=joined("; ", *(against(cause, facts.start) for cause in covered)) or mark_or_trace(facts.start),
+            remedy=joined("; ", *(against(cause, facts.start) for cause in covered))
+            or mark_or_trace(facts.start, steps),
             evidence=(
                 seconds("work outside the known phases, taken by at least half of the ranks", other_s, facts.span),
                 share("of the step", other_s / facts.step_s, facts.span),
+                *(() if steps is None else (_in_few(facts, steps),)),
                 *(share(f"part of it in which {CAUSES[one]}", part, facts.span) for one, part in covered.items()),
             ),
             without=without,
@@ -74,6 +83,22 @@ def find(facts: Facts) -> list[Candidate]:
             least_share=LEAST,
         )
     ]
+
+
+def _few_steps(facts: Facts) -> NDArray[np.int64] | None:
+    """The numbers of the steps that hold nearly all of it, if they are few."""
+    used = ~facts.window.odd | facts.first
+    if not used.any():
+        return None
+    common_s = lower_median(facts.window.per_step("other"))[used, None]
+    long = in_few_steps(common_s, float(np.median(facts.window.wall_s[used])))
+    return None if long is None else facts.window.steps[used][long[:, 0]]
+
+
+def _in_few(facts: Facts, steps: NDArray[np.int64]) -> Evidence:
+    """The few ``steps`` that hold nearly all of it."""
+    begins = ", in each of which an epoch begins" if facts.first[np.isin(facts.window.steps, steps)].all() else ""
+    return count(f"steps that hold nearly all of it{begins}: {numbered(steps)}", int(steps.size), facts.span)
 
 
 def _fed(window: Window, without: Removal) -> Window:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
-from allpull.analyse.steps.long_waits import long_waits
+from allpull.analyse.steps.few_steps import in_few_steps
 from allpull.errors import AllpullError
 from allpull.predict.calibration.epochs import MeasuredEpochs, measured_epochs
 from allpull.predict.calibration.parameters import Floats
@@ -95,7 +95,7 @@ class MeasuredRun:
     @property
     def waits_in_turn(self) -> bool:
         """Whether a few batches take long, on one rank after the other: then their wait is a lateness of ranks."""
-        long = long_waits(self.input_s, float(np.median(self.walls_s)))
+        long = in_few_steps(self.input_s, float(np.median(self.walls_s)))
         return long is not None and float(self.input_s.max(axis=1).mean()) > IN_TURN * float(self.input_s.mean())
 
     @property
