@@ -244,6 +244,15 @@ def test_what_all_loaders_wait_and_what_one_waits_longer_are_told_apart() -> Non
     }
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_ranks_that_sleep_between_their_phases_in_turn_are_one_finding(ranks: int) -> None:
+    """18 ms each, which none of the others has in that step: nothing of it is common to all."""
+    one = job(ranks, other=0.0005 + rotating(ranks, STEPS, by_s=0.018))
+    (finding,) = found(one, Machine(hosts=hosts_of(ranks))).findings
+    assert finding.rule == "rotating-imbalance"
+    assert finding.evidence[0].value == pytest.approx(0.018, rel=0.05)
+
+
 def test_rare_stalls_are_not_called_rotating() -> None:
     stalls = np.random.default_rng(0).random((STEPS, 8)) < 0.01
     assert "rotating-imbalance" not in rules(job(8, forward=0.2 * stalls), EIGHT)

@@ -10,9 +10,10 @@ How it is found
 
 What it costs
     At most what the replay without it saves, as far as ranks have it in common, with its jitter: some of this work is
-    necessary. What one rank takes longer than the others is `slow-rank`. Where garbage collection covers half of it,
-    the replay in which no rank collects garbage between phases: that is known of each rank and step, and none of it is
-    necessary. An accelerator is then also fed in time, in the upper end of the interval.
+    necessary. What one rank takes longer than the others is `slow-rank`; what ranks take in turn, `rotating-imbalance`.
+    Where garbage collection covers half of it, the replay in which no rank collects garbage between phases: that is
+    known of each rank and step, and none of it is necessary. An accelerator is then also fed in time, in the upper end
+    of the interval.
 
 What to do
     Find out what it is: mark it (`with allpull.marks.phase("metrics"):`), or look at a profiler window
@@ -41,7 +42,7 @@ from allpull.explain.remedy import joined
 from allpull.explain.remedy_text import mark_or_trace, numbered
 from allpull.explain.rules.common_stall import CAUSES, against
 from allpull.replay.whatif.levels import without_shared
-from allpull.replay.whatif.work import lower_median, without_pacing, without_part
+from allpull.replay.whatif.work import lower_median, without_common, without_pacing, without_part
 from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
@@ -52,9 +53,12 @@ LEAST = 0.05  # of a step: any loop does some work between its phases
 def find(facts: Facts) -> list[Candidate]:
     """The job, where all ranks spend time outside the known phases."""
     other_s = float(lower_median(facts.mean_s("other")))
+    at_once_s = float(lower_median(facts.window.per_step("other")).mean())
+    in_turn = at_once_s < MOST * other_s  # then most of it is no jitter of what all do, and another finding
+    other_s = at_once_s if in_turn else other_s
     if other_s < LEAST * facts.step_s or not is_work(facts.window, "other"):
         return []
-    without: Removal = partial(without_shared, phases=("other",))
+    without: Removal = partial(without_common if in_turn else without_shared, phases=("other",))
     bounds: tuple[Removal, Removal] | None = (as_recorded, without)
     steps = _few_steps(facts)
     covered = explained_shares(facts.window.per_step("other"), facts.stalls.seconds)

@@ -47,6 +47,8 @@ What to do
 When it is wrong
     Where the loop itself makes the batch look late: a `.item()` that waits for the device just before the next batch is
     requested moves waiting for the device close to the loader.
+    Of an `IterableDataset` each worker makes all samples of its rank, unless it divides them by
+    `torch.utils.data.get_worker_info()`: more workers then repeat samples, and save nothing.
 """
 
 from __future__ import annotations

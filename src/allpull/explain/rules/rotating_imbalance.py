@@ -123,7 +123,8 @@ def find(facts: Facts) -> list[Candidate]:
     without: Removal = partial(undisturbed, phases=phases, usual=usual, keeps_jitter=not varies)
     if are_single(deviations) and not paced_ranks(window).any():  # where hosts pace, the price is an upper bound
         without = partial(undelayed, phases=phases)
-    often = _in_each(behind) if in_each else _in_turn(paused_s[pauses], last_rank[pauses], behind.size)
+    shown_s = paused_s if len(equal) == MIN_RANKS else behind
+    often = _in_each(shown_s) if in_each else _in_turn(paused_s[pauses], last_rank[pauses], behind.size)
     regular = "" if in_each or causes else _regularly(own_s[:, equal], equal, _rows(ordinary, pauses))
     remedy = joined("; ", *(_against(cause, facts.start) for cause in causes)) or _quiet(facts)
     return [
@@ -133,7 +134,7 @@ def find(facts: Facts) -> list[Candidate]:
             title=f"{often}{regular}, most of it {WHERE[where]}"
             + "".join(f"{', and' if place else ':'} {CAUSES[cause]}" for place, cause in enumerate(causes)),
             remedy=NOW_AND_THEN if regular else remedy,
-            evidence=(*_evidence(behind, usual, last_rank, facts), *cause_evidence),
+            evidence=(*_evidence(shown_s, usual, last_rank, facts), *cause_evidence),
             without=without,
             bounds=_bounds(window, without, phases, is_work=bool(in_each) and not causes),
             rare=_rows(ordinary, pauses) | window.odd if few or regular else None,
@@ -241,7 +242,8 @@ def _regularly(own_s: Floats, ranks: list[int], pauses: Bools) -> str:
 
 def _evidence(behind_s: Floats, usual: Jitter, last_rank: NDArray[np.intp], facts: Facts) -> Iterator[Evidence]:
     """How late the last rank of each step is, (steps,), and of many equal ranks is expected to be."""
-    what = "lateness of the last rank of a step against the median rank"
+    other = "other" if len(_equal_ranks(facts)) == MIN_RANKS else "median"
+    what = f"lateness of the last rank of a step against the {other} rank"
     yield seconds(what, mean_interval(behind_s), facts.span)
     yield seconds("the same in the median step", float(np.median(behind_s)), facts.span)
     if usual.symmetric and usual.sd_s > 0:

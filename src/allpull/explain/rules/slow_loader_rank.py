@@ -25,6 +25,8 @@ When it is wrong
     Where the loader runs in the main process (`num_workers=0`), a slow processor looks like a slow loader. Loaders of
     other ranks that are hardly faster are not waited for now, and would be next; the price knows that where workers are
     timed.
+    Of an `IterableDataset` each worker makes all samples of its rank, unless it divides them by
+    `torch.utils.data.get_worker_info()`: more workers then repeat samples, and save nothing.
 """
 
 from __future__ import annotations
