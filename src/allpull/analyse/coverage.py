@@ -29,7 +29,7 @@ def observed(run: RunData, steady: NDArray[np.int64]) -> Observed:
         backward_passes=passes if isinstance(passes, float) else None,
         stopped_parts=sorted({one.part for log in run.events.values() for one in log.switched_off if one.part}),
         energy_j_per_epoch=_energy_j_per_epoch(run),
-        named=_named_s(run, steady),
+        named=named_s(run, steady),
     )
 
 
@@ -68,8 +68,8 @@ def recording_overhead(records: pl.DataFrame) -> Overhead:
     return Overhead(share=recording_ns / wall_ns if wall_ns > 0 else None)
 
 
-def _named_s(run: RunData, steady: NDArray[np.int64]) -> dict[str, float]:
-    """Seconds per step of each phase that the program named, longest first; a step without it counts as 0."""
+def named_s(run: RunData, steady: NDArray[np.int64]) -> dict[str, float]:
+    """Seconds per step of each phase that is named, longest first; a step without it counts as 0."""
     if run.named.is_empty():
         return {}
     spent = of_steps(run.named, steady).group_by("name").agg(pl.col("ns").cast(pl.Float64).sum()).sort("ns", "name")

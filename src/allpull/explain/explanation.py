@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from allpull.analyse.aligned import AlignedRun
-from allpull.analyse.coverage import epochs
+from allpull.analyse.coverage import epochs, named_s
 from allpull.analyse.idle import accelerator_idle
 from allpull.analyse.replicas import gaps_of_replicas, replicas
 from allpull.analyse.same_samples import SameSamples, gaps_of_same_samples
@@ -48,6 +48,7 @@ from allpull.schema.base import tag
 from allpull.schema.explained import INDICATIVE, Efficiency, ExplainedWindow, ExplainResult, Finding, PhaseTimes
 from allpull.schema.gap import Gap, texts
 from allpull.schema.pop import PopEfficiencies
+from allpull.schema.steps import ROLLOUTS
 from allpull.units import percent, show_time
 
 BUSY = 0.8  # POP: acceptable; a run that computes less is not healthy, even without a finding
@@ -136,6 +137,7 @@ def _facts(
         has_short_passes=epochs(run) > SHORT_PASSES * run.steps["step"].n_unique(),
         keeps_workers=keeps_workers(run),
         worker_counts=worker_counts(run, window.steps),
+        rollouts_s={name: spent for name, spent in named_s(run, window.steps).items() if name in ROLLOUTS},
         stalls=stalls_of(run, window.steps),
         files=file_access(run, window.steps),
         networks=networks,

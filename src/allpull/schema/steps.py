@@ -17,7 +17,7 @@ Tag = Literal["warmup", "first_batch", "evaluation", "checkpoint", "resumed", "s
 PHASES = ("input", "copy", "forward", "backward", "optimizer", "evaluation", "checkpoint")
 """Spans that a rank may record; analysis splits ``backward`` into compute, wait and transfer, and adds ``other``."""
 
-ROLLOUTS = ("rollout", "environment")
+ROLLOUTS = (ROLLOUT, ENVIRONMENT) = ("rollout", "environment")
 """Named phases of reinforcement learning, which the hooks record too: useful work, part of ``forward`` once read."""
 
 

@@ -253,6 +253,18 @@ def test_ranks_that_sleep_between_their_phases_in_turn_are_one_finding(ranks: in
     assert finding.evidence[0].value == pytest.approx(0.018, rel=0.05)
 
 
+@pytest.mark.parametrize(("environment", "advice"), [(0.7, "AsyncVectorEnv"), (0.1, "callbacks")])
+def test_rollouts_that_take_most_of_the_time_are_named_without_a_price(environment: float, advice: str) -> None:
+    step_s = float(job(2).wall_s.mean())
+    collected = {"environment": environment * step_s, "rollout": (0.8 - environment) * step_s}
+    (finding,) = found(job(2), Machine(hosts=hosts_of(2)), rollouts_s=collected, has_epochs=False).findings
+    assert (finding.rule, finding.gain, finding.advice) == ("evaluation-share", None, True)
+    assert "rollouts takes 80 %" in finding.title
+    assert advice in finding.remedy
+    usual = {"environment": 0.2 * step_s, "rollout": 0.2 * step_s}
+    assert not found(job(2), Machine(hosts=hosts_of(2)), rollouts_s=usual, has_epochs=False).findings
+
+
 def test_rare_stalls_are_not_called_rotating() -> None:
     stalls = np.random.default_rng(0).random((STEPS, 8)) < 0.01
     assert "rotating-imbalance" not in rules(job(8, forward=0.2 * stalls), EIGHT)

@@ -61,6 +61,7 @@ class Facts:
     unrelated trainings. ``same_samples``: copies of a model that share them. ``has_epochs``: batches come from passes
     over a loader, as far as is known. ``has_short_passes``: most of these have one batch. ``keeps_workers``: workers of
     loaders live on from one of these to the next. ``worker_counts`` (ranks,): of each rank; empty: not known.
+    ``rollouts_s``: seconds per step of collecting rollouts, those of environments apart; both are part of forward.
     ``stalls``: what held up whole ranks. ``files``: what they read and wrote; None: not known. ``networks``: those in
     DDP; ``new_networks``: steps at which others are reduced than before; ``broadcasts_only_buffers``: all broadcasts in
     forward are of their buffers. ``transports``: of NCCL, by its log. ``start``: how the run was started, which decides
@@ -84,6 +85,7 @@ class Facts:
     has_short_passes: bool = False
     keeps_workers: bool = False
     worker_counts: tuple[int, ...] = ()
+    rollouts_s: Mapping[str, float] = field(default_factory=dict)
     stalls: Stalls = field(default_factory=Stalls)
     files: FileAccess | None = None
     networks: tuple[DdpSettings, ...] = ()
@@ -196,6 +198,7 @@ def gather(
     has_short_passes: bool = False,
     keeps_workers: bool = False,
     worker_counts: Sequence[int] = (),
+    rollouts_s: Mapping[str, float] | None = None,
     stalls: Stalls | None = None,
     files: FileAccess | None = None,
     networks: Sequence[DdpSettings] = (),
@@ -228,6 +231,7 @@ def gather(
         has_short_passes=has_short_passes,
         keeps_workers=keeps_workers,
         worker_counts=tuple(worker_counts),
+        rollouts_s=rollouts_s or {},
         stalls=stalls or Stalls(),
         files=files,
         networks=tuple(networks),

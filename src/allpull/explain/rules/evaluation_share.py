@@ -5,18 +5,21 @@ What it is
 
 How it is found
     By evaluation in steps in which every rank evaluates, of the lower median rank: a fifth of the time, or more. What
-    one rank takes longer than the others is `uneven-evaluation`.
+    one rank takes longer than the others is `uneven-evaluation`. Rollouts of reinforcement learning are named where
+    collecting them takes half of the time, or more.
 
 What it costs
     The replay without it. In a program that passes over no loader there is no price: forward passes without gradients
     may be rollouts, from which reinforcement learning learns later. They are recorded as such where an environment of
     gymnasium, gym or Stable-Baselines3 works in between, or a policy draws its actions from `torch.distributions`; the
-    records cannot tell others from evaluation. Of evaluation in most steps the price is an upper bound: what it
-    computes may be learned from, as the answers of a teacher or labels that the network gives itself.
+    records cannot tell others from evaluation. Rollouts are necessary, so that they have no price. Of evaluation in
+    most steps the price is an upper bound: what it computes may be learned from, as the answers of a teacher or labels
+    that the network gives itself.
 
 What to do
     Evaluate less often (`--set train.evaluate_every=…`), or on a part of the test set; or in a separate job that reads
-    the checkpoints as they appear: `sbatch --dependency=after:JOB`.
+    the checkpoints as they appear: `sbatch --dependency=after:JOB`. Rollouts: faster environments, or several at once
+    in processes of their own; and see what callbacks, loggers and buffers do in between.
 
 When it is wrong
     Where the score decides what the training does next (early stopping, a schedule), it has to be known in time.
@@ -33,19 +36,35 @@ import numpy as np
 from allpull.analyse.steps.steady import SELDOM
 from allpull.explain.candidate import Candidate, as_recorded, count, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.remedy import sentence, within
+from allpull.explain.remedy import program, sentence, within
 from allpull.explain.remedy_text import evaluation_job, option_or
 from allpull.replay.useful import evaluated_by_all
 from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
+from allpull.schema.steps import ENVIRONMENT
 from allpull.units import percent
 
 LARGE = 0.2  # of the time: below it, knowing the score is worth its price
+MOST = 0.5  # of the time: below it, most is spent on learning from rollouts
+AGAINST_ENVIRONMENTS = sentence(
+    "make environments faster, or step several at once in processes of their own (",
+    program("gymnasium.vector.AsyncVectorEnv"),
+    ", ",
+    program("SubprocVecEnv"),
+    ")",
+)
+AGAINST_ROLLOUTS = sentence(
+    "see what happens around the environments: callbacks, loggers and buffers count as part of it; ask the policy for "
+    "the actions of more environments at once"
+)
 
 
 def find(facts: Facts) -> list[Candidate]:
-    """The job, where evaluation on all ranks takes long."""
+    """The job, where evaluation on all ranks takes long, or collecting rollouts."""
+    collected_s = sum(facts.rollouts_s.values())
+    if collected_s >= MOST * facts.step_s:
+        return [_rollouts(facts, collected_s)]
     together = evaluated_by_all(facts.window)
     if not together.any():
         return []
@@ -90,6 +109,22 @@ def _evaluation_or_rollouts(spent_share: float, evidence: tuple[Evidence, ...]) 
             "rollouts become faster by faster environments, or more of them per batch"
         ),
         evidence=evidence,
+    )
+
+
+def _rollouts(facts: Facts, collected_s: float) -> Candidate:
+    """Rollouts of reinforcement learning, which are necessary: how much of them is not known."""
+    environments_s = facts.rollouts_s.get(ENVIRONMENT, 0.0)
+    remedy = AGAINST_ENVIRONMENTS if environments_s >= MOST * collected_s else AGAINST_ROLLOUTS
+    return Candidate(
+        rule="evaluation-share",
+        kind="advice",
+        title=f"Collecting rollouts takes {percent(collected_s / facts.step_s)} of the time",
+        remedy=remedy,
+        evidence=(
+            seconds("collecting rollouts, environments included, spread over all steps", collected_s, facts.span),
+            seconds("of that, in environments", environments_s, facts.span),
+        ),
     )
 
 
