@@ -175,11 +175,13 @@ class Networks:
         base.eval = observed
 
     def _wrap_freezing(self, base: Any) -> None:
+        from torch.compiler import is_compiling  # noqa: PLC0415
+
         freeze = base.requires_grad_
 
         @functools.wraps(freeze)
         def observed(module: Any, requires_grad: bool = True) -> Any:
-            if not requires_grad:
+            if not (requires_grad or is_compiling()):
                 self._untrained.may_be(module, list(self._roots))
             return freeze(module, requires_grad)
 

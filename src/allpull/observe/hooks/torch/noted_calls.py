@@ -67,8 +67,8 @@ def running(
 ) -> Callable[..., Any]:
     """A call of the ``network`` that this weak reference refers to, observed; ``begins`` follows one.
 
-    ``bare`` refers to the same without a wrapper, such as DDP, which Lightning leaves in evaluation mode.
-    One that no optimizer trains is asked for a step between the fetch of its batch and its backward pass.
+    ``bare`` refers to the same without a wrapper, such as DDP, which Lightning leaves in evaluation mode. One that no
+    optimizer trains is asked for a step between the fetch of its batch and its backward pass.
     """
     from torch import is_grad_enabled  # noqa: PLC0415  this runs after torch was imported
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415

@@ -7,7 +7,7 @@ holds one. That is known once there is an optimizer; modules from before wait fo
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Iterable, List
+from typing import Any, Callable, Iterable
 
 from ....rundir.live.activity import NOTHING
 from ..inference.phases import NOT_SEEN
@@ -23,7 +23,7 @@ class Untrained:
         self.failed = inference.failed
         self._inference = inference
         self._wrap = wrap
-        self._waiting: List["weakref.ref[Any]"] = []  # modules of which is not known yet whether they are trained
+        self._waiting: "weakref.WeakSet[Any]" = weakref.WeakSet()  # it is not known yet whether they are trained
         self._judged: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._networks: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._asked: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -39,7 +39,7 @@ class Untrained:
     def may_be(self, module: Any, trained: Iterable[Any]) -> None:
         """``module`` was put into ``eval()`` or frozen; ``trained``: the networks that are known so far."""
         if module not in self._judged:
-            self._waiting.append(weakref.ref(module))
+            self._waiting.add(module)
             if self._inference.optimizers:
                 self.judge(trained)
 
@@ -50,7 +50,7 @@ class Untrained:
             return
         roots = {id(root) for root in trained}
         known = {id(part) for network in (*trained, *self._networks) for part in network.modules()}
-        waiting = [module for module in (reference() for reference in self._waiting) if module is not None]
+        waiting = list(self._waiting)
         self._waiting.clear()
         for module in sorted(waiting, key=lambda one: -sum(1 for _ in one.modules())):  # what holds others first
             self._judged.add(module)
