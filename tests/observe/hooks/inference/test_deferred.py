@@ -91,7 +91,7 @@ class Program:
 
         network = SimpleNamespace(_call_impl=call, training=True)
         self.fetch = fetching(calls, call, lambda _: None)
-        self.forward = running(calls, lambda: network, None, self.follows)
+        self.forward = running(calls, lambda: network, lambda: network, None, self.follows)
         self.network = network
         self.backward = learning(calls, call, lambda _: None)
         self.optimizer = object()
