@@ -112,6 +112,13 @@ def test_what_a_larger_new_finding_may_hide_is_not_called_gone_and_no_promise_is
     assert not appeared([after], [after])
 
 
+def test_what_is_not_found_in_a_faster_training_is_gone_although_another_loss_is_larger() -> None:
+    before = explained(finding("slow-rank", 1.2, ranks=[3], loss_s=0.01))
+    after = explained(finding("network-bound", 1.3, loss_s=0.02), run="run-1")
+    (one,) = follow_up([before], [after], SPEEDUP, [])
+    assert (one.state, one.kept) == ("gone", "kept")
+
+
 def test_a_promise_that_failed_is_not_judged_where_a_smaller_finding_is_new() -> None:
     before = explained(finding("input-bound", 1.4, loss_s=0.03))
     after = explained(finding("slow-rank", 1.2, ranks=[1], loss_s=0.01), run="run-1")

@@ -44,8 +44,9 @@ def follow_up(
     losses_s = {_key(one.finding): one.loss_s for one in _recurring(after)} if after else None
     names = {difference.fact for difference in differences}
     new = appeared(before, after)
-    most_s = max((one.loss_s for one in new), default=0.0)
-    listed = [_followed_up(one, losses_s, most_s, speedup, names) for one in _recurring(before)]
+    is_slower = speedup is None or speedup.value < 1
+    hidden_s = max((one.loss_s for one in new), default=0.0) if is_slower else 0.0
+    listed = [_followed_up(one, losses_s, hidden_s, speedup, names) for one in _recurring(before)]
     addressed = [one for one in listed if one.state in {"gone", "smaller"}] or [one for one in listed if one.changed]
     if len(addressed) == 1 and not addressed[0].is_hidden:
         outcome = kept(addressed[0].promised, speedup)
@@ -96,7 +97,7 @@ def kept(promised: Interval, speedup: Interval | None) -> Kept:
 def _followed_up(
     one: RecurringFinding,
     losses_s: Mapping[tuple[str, tuple[int, ...]], float] | None,
-    most_new_s: float,
+    hidden_s: float,
     speedup: Interval | None,
     names: set[str],
 ) -> RemedyFollowUp:
@@ -113,17 +114,18 @@ def _followed_up(
         came=speedup,
         loss_s_before=one.loss_s,
         loss_s_after=loss_s_after,
-        state=_state(one.loss_s, loss_s_after, most_new_s),
+        state=_state(one.loss_s, loss_s_after, hidden_s),
         changed=sorted(names & set(finding.options or ())),
         kept="not decidable",
     )
 
 
-def _state(before_s: float, after_s: float | None, most_new_s: float) -> State:
+def _state(before_s: float, after_s: float | None, hidden_s: float) -> State:
+    """``hidden_s``: how large a loss may be that new findings hide."""
     if after_s is None:
         return "not known"
     if after_s == 0:
-        return "not found" if most_new_s > before_s else "gone"
+        return "not found" if hidden_s > before_s else "gone"
     return "smaller" if after_s < SMALLER * before_s else "still there"
 
 

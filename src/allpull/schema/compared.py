@@ -92,9 +92,7 @@ class RemedyFollowUp(Record):
     loss_s_after: float | None = Field(
         description="the same after; 0: the finding is gone; None: the runs after were not explained"
     )
-    state: State = Field(
-        description="not found: what is not found any more may be hidden by a larger finding that is new"
-    )
+    state: State = Field(description="not found: of a slower training, which a larger finding that is new may hide")
     changed: list[str] = Field(
         description="differences in the options that the remedy names; empty where a stored finding has no options"
     )

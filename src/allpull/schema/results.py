@@ -68,8 +68,10 @@ class Pause(Record):
 
     name: Literal["evaluation", "checkpoint"]
     times: int = Field(ge=0, description="on the rank that performed it most often")
+    fewest: int | None = Field(None, ge=0, description="on the one of `ranks` that performed it least often")
     ranks: list[int] = Field(description="that performed it; empty: all of them")
     seconds: float = Field(ge=0, description="on the rank that spent most")
+    shortest_s: float | None = Field(None, ge=0, description="on the one of `ranks` that spent least")
     s_per_epoch: float | None = Field(description="the same, divided by the epochs recorded")
     waited_s: float | None = Field(
         description="blocked in collectives meanwhile, mean over the ranks that did not perform it"

@@ -131,6 +131,19 @@ def test_evaluation_on_one_rank_and_what_the_others_waited_in(
     assert (checkpoint.waited_s, checkpoint.waited_in) == (pytest.approx(0.02), "broadcast in forward")
 
 
+def test_evaluations_that_ranks_do_not_all_do_are_counted_on_both(
+    make_records: MakeAny, make_log: MakeAny, make_data: MakeAny
+) -> None:
+    """Both evaluate for 50 ms; rank 0 does so once more, for 200 ms, by itself."""
+    logs = {
+        0: make_log(0, spans=(span("evaluation", 100, 300), span("evaluation", 300, 350))),
+        1: make_log(1, spans=(span("evaluation", 300, 350),)),
+    }
+    (evaluation,) = metrics_of(make_data(make_records([[100] * 2, [400] * 2]), 2, events=logs)).pauses
+    assert (evaluation.ranks, evaluation.fewest, evaluation.times) == ([], 1, 2)
+    assert (evaluation.shortest_s, evaluation.seconds) == (pytest.approx(0.05), pytest.approx(0.25))
+
+
 def test_waiting_for_an_evaluation_in_the_next_reduction_of_gradients(
     make_records: MakeAny, make_log: MakeAny, make_data: MakeAny
 ) -> None:

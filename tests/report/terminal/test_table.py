@@ -178,6 +178,13 @@ def test_how_steps_end_and_what_has_no_phase_are_said():
         assert part in said, part
 
 
+def test_pauses_that_some_ranks_have_more_often_say_so():
+    run = observed_run().runs[0]
+    pause = run.pauses[0].model_copy(update={"ranks": [], "fewest": 1, "shortest_s": 0.5})
+    said = " ".join(printed(observations(run.model_copy(update={"pauses": [pause]})), 200).split())
+    assert "Evaluation on every rank: 1 to 3 times, 500 ms to 6 s in all, 2 s per epoch." in said
+
+
 @pytest.mark.parametrize("width", [50, 100])
 def test_what_was_seen_is_said_in_numbers_with_units(width):
     said = " ".join(printed(observations(observed_run().runs[0]), width).split())

@@ -110,8 +110,10 @@ def _pause(
     return Pause(
         name=name,
         times=max(by_rank["times"].to_list()),
+        fewest=min(by_rank["times"].to_list()),
         ranks=[] if len(does) == ranks else does,
         seconds=longest,
+        shortest_s=min(by_rank["seconds"].to_list()),
         s_per_epoch=longest / epochs if epochs else None,
         waited_s=waited_s,
         waited_in=waited_in,

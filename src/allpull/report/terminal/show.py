@@ -243,9 +243,11 @@ def _named(observed: Observed) -> Iterator[str]:
 
 def _pause(pause: Pause, ranks: int) -> str:
     where = "every rank" if not pause.ranks else _ranks(pause.ranks)
-    often = f"{pause.times:,} time{'s' * (pause.times != 1)}"
+    often, spent = f"{pause.times:,} time{'s' * (pause.times != 1)}", show_time(pause.seconds)
+    if pause.fewest is not None and pause.shortest_s is not None and pause.fewest < pause.times:
+        often, spent = f"{pause.fewest:,} to {often}", f"{show_time(pause.shortest_s)} to {spent}"
     each = "" if pause.s_per_epoch is None else f", {show_time(pause.s_per_epoch)} per epoch"
-    line = f"{pause.name.capitalize()} on {where}: {often}, {show_time(pause.seconds)} in all{each}"
+    line = f"{pause.name.capitalize()} on {where}: {often}, {spent} in all{each}"
     if pause.waited_s is None or not pause.ranks:
         return f"{line}."
     waiting_ranks = ranks - len(pause.ranks)
