@@ -5,8 +5,8 @@ Each factor compares two replays, the second of which lacks one more kind of los
     T0 as recorded          T1 transfers take no time      T2 and no input wait
     T3 and no sequential work
     T4 and no copies, host gaps, other work, as far as ranks have them in common; beyond that they make a rank late
-    T5 = max over ranks of their useful work and of what is left of copies, gaps and other work, less the least that any
-         rank has of these: ranks that are late in turn are not the same rank each step
+    T5 = max over ranks of their useful work and of what is left of copies, gaps and other work, beyond what the lower
+         median rank has of these: ranks that are late in turn are not the same rank each step
     T6 = mean over ranks of their useful work
 
     transfer = T1/T0   input = T2/T1   sequential = T3/T2   orchestration = T4/T3
@@ -46,6 +46,7 @@ from allpull.replay.whatif.balanced import without_persistence, without_rotation
 from allpull.replay.whatif.network import single_rank, without_transfer
 from allpull.replay.whatif.work import (
     ORCHESTRATION,
+    lower_median,
     orchestration_excess_s,
     without_input,
     without_orchestration,
@@ -194,14 +195,18 @@ def _load_balance(work_s: Floats, excess_s: Floats, odd: Bools) -> Resampled:
 def _busiest(totals_s: Floats) -> Floats:
     """T5 from the useful work of each rank, and then the excess of each, (…, 2 · ranks) → (…,)."""
     work_s, excess_s = np.split(totals_s, 2, axis=-1)
-    most: Floats = (work_s + excess_s).max(axis=-1) - excess_s.min(axis=-1)
+    most: Floats = (work_s + np.maximum(excess_s - lower_median(excess_s)[..., None], 0.0)).max(axis=-1)
     return most
 
 
 def _of_busiest(work_s: Floats, excess_s: Floats) -> Floats:
     """What each step adds to T5, (steps,)."""
-    busy_s, least = work_s + excess_s, excess_s.sum(axis=0).argmin()
-    return busy_s[:, busy_s.sum(axis=0).argmax()] - excess_s[:, least]
+    totals_s = excess_s.sum(axis=0)
+    usual = int(np.argsort(totals_s, kind="stable")[(totals_s.size - 1) // 2])
+    own_s = np.where(totals_s > totals_s[usual], excess_s - excess_s[:, [usual]], 0.0)
+    busy_s = work_s + own_s
+    busiest: Floats = busy_s[:, busy_s.sum(axis=0).argmax()]
+    return busiest
 
 
 def _scaling(

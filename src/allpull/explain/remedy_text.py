@@ -34,6 +34,7 @@ BIND_ITSELF = (
 )
 """The cores of a host dealt out to its ranks; torch's launchers set both variables."""
 NAMED = 5  # steps by number
+LEAST_GAP = 10  # steps between two windows of a profiler
 CAP_MIB = 25  # of a bucket of DDP, by default, except for the first
 TOPOLOGY = shell("nvidia-smi topo -m")
 MEASURE_IT = sentence("; measure it: ", shell("allpull compare BEFORE --with AFTER"))
@@ -240,11 +241,15 @@ def record_less(start: Start) -> Action:
 
 
 def mark_or_trace(start: Start, steps: NDArray[np.int64] | None = None) -> Action:
-    """How to see what the program does between its phases; in a few ``steps``, if it is there: (n,), ascending."""
+    """How to see what the program does between its phases; in a few ``steps``, if it is there: (n,), ascending.
+
+    Only equal distances of them can be traced.
+    """
     if start.starter in {"run", "torchrun", "srun", "mpirun", "command"}:
         when = "every=100"
-        if steps is not None and steps.size > 1:
-            when = f"every={steps[1] - steps[0]},first={max(steps[0] - 1, 0)}"
+        gaps = np.diff([] if steps is None else steps)
+        if steps is not None and gaps.size and gaps.min() == gaps.max() >= LEAST_GAP:
+            when = f"every={gaps[0]},first={max(steps[0] - 1, 0)}"
         mark, trace = program('with allpull.phase("metrics"):'), starter(f"allpull run --trace {when}")
         return sentence("mark what happens there (", mark, ") or trace it: ", trace)
     stack = shell("py-spy dump --pid PID")

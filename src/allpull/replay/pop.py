@@ -17,7 +17,7 @@ The efficiency tree splits the same loss further (docs/explanation/pop.md)::
     parallel      = tree parallel · T0/T            transfer = tree transfer · T0/T
     load balance  = tree load balance ÷ uneven
     serialisation = tree input · sequential · orchestration · serialisation · uneven
-    uneven        = max U / T5: what copies, gaps and other work add to the rank that they make latest, beyond any other
+    uneven        = max U / T5: what copies, gaps and other work add to the rank that they make latest
 """
 
 from __future__ import annotations

@@ -268,13 +268,13 @@ def test_an_observed_epoch_begins_with_its_loader_and_not_with_its_mark(make_run
 def test_what_a_program_prepares_before_the_first_batch_of_an_epoch_is_its_start(
     make_run: Callable[..., AlignedRun],
 ) -> None:
-    """60 ms of preparation, 5 ms for the batch, a forward pass of 20 ms; the mark is made in the backward pass."""
-    log = lone([mark(0, 0, 25), mark(1, 1, 185)], end=end(300))
-    command = ["allpull", "run", "--", "a.py"]
-    found = epochs_of(make_run([[0, 100, 300]], [[5, 5]], log, forward=20.0, kind="run", command=command))
-    assert found.complete[0].parts_ns["start"] == 5_000_000
+    """60 ms of preparation, 5 ms for the batch, 10 for its copy, forward 20; the mark is made in the backward pass."""
+    log = lone([mark(0, 0, 35), mark(1, 2, 295)], end=end(460))
+    command, edges = ["allpull", "run", "--", "a.py"], [0, 100, 200, 360, 460]
+    found = epochs_of(make_run([edges], [[5] * 4], log, forward=20.0, kind="run", command=command))
+    assert found.complete[0].parts_ns["start"] == 5_000_000  # the copy is part of each step
     in_ms = {part: value / 1e6 for part, value in found.complete[1].parts_ns.items()}
-    assert in_ms == {"training": 135, "evaluation": 0, "checkpoint": 0, "start": 65, "other": 0}
+    assert in_ms == {"training": 195, "evaluation": 0, "checkpoint": 0, "start": 65, "other": 0}
 
 
 def test_a_program_without_epochs_says_so(make_run: Callable[..., AlignedRun]) -> None:

@@ -2,7 +2,8 @@
 
 On a rank an epoch begins at its mark. In a program that is observed unedited the mark is made in the first backward
 pass; its epoch begins where the step with that mark did, or where the last evaluation or checkpoint before it ended,
-and it has its first batch as long before the mark as its forward pass takes: what it prepares before is no training.
+and it has its first batch after what that step takes longer than others outside of known phases, at the latest one
+forward pass before the mark: what a program prepares for an epoch is no training.
 
 Of the job the first epoch begins on the first rank, each later one when the last rank has begun it: what rank 0 does
 alone at the end of an epoch (an evaluation, while the other ranks wait for it at their next collective) belongs to the
@@ -35,6 +36,9 @@ from allpull.units import NS_PER_S, counted, show_time
 
 PARTS = ("training", "evaluation", "checkpoint", "start", "other")
 NO_EPOCHS = "no epoch times: neither a pass over a loader with steps in it nor a mark of an epoch was recorded"
+
+KNOWN = ("input_ns", "copy_ns", "forward_ns", "backward_ns", "optimizer_ns", "collective_ns")
+PAUSES = ("evaluation_ns", "checkpoint_ns")
 
 Moments = NDArray[np.int64]
 
@@ -159,7 +163,7 @@ def _logs_on_one_clock(run: AlignedRun) -> tuple[dict[int, EventLog], list[str]]
 
 def _of_ranks(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataFrame) -> dict[int, list[_RankEpoch]]:
     """The epochs of each rank that made a step in one."""
-    columns = ("rank", "step", "begin_ns", "end_ns", "input_ns", "forward_ns", "samples")
+    columns = ("rank", "step", "begin_ns", "end_ns", "backward_passes", "samples", *KNOWN, *PAUSES)
     moments = ("begin_ns", "end_ns")
     records = run.clock.shared(run.data.steps.select(columns), moments) if run.on_device else run.steps.select(columns)
     marks = moments_ns(run, [(rank, mark.t_ns) for rank, log in logs.items() for mark in log.epochs])
@@ -211,6 +215,7 @@ def _of_rank(
     if not numbers.size:
         return []
     limits = [*(mark.step for mark, _ in marks[1:]), int(numbers[-1]) + 1]
+    prepared = _prepared_ns(records, [mark.step for mark, _ in marks])
     before: Counter[int] = Counter()
     epochs = []
     for (mark, mark_ns), limit in zip(marks, limits, strict=True):
@@ -218,10 +223,11 @@ def _of_rank(
         if next_row <= row:
             continue  # begun again, or the run ended
         has_first = numbers[row] == mark.step
-        begin_ns, batch_ns, forward_ns = mark_ns, 0, int(records["forward_ns"][row])
+        begin_ns, batch_ns = mark_ns, 0
         if is_marked_late and has_first:
             begin_ns = max([int(begins[row]), *(end for _, end in spans if end <= mark_ns)])
-            batch_ns = mark_ns - forward_ns if forward_ns else 0
+            learned_ns = mark_ns - int(records["forward_ns"][row]) // max(int(records["backward_passes"][row]), 1)
+            batch_ns = min(learned_ns, begin_ns + int(inputs[row] + prepared[row]))
         follows = next_row < numbers.size and numbers[next_row] == limit
         epochs.append(
             _RankEpoch(
@@ -236,6 +242,15 @@ def _of_rank(
         )
         before[mark.epoch] += 1
     return epochs
+
+
+def _prepared_ns(records: Mapping[str, Moments], first_steps: Sequence[int]) -> Moments:
+    """How much longer each step is outside of known phases than the usual one that begins no epoch; 0: not known."""
+    rest_ns = records["end_ns"] - records["begin_ns"] - sum(records[name] for name in (*KNOWN, *PAUSES))
+    others = ~np.isin(records["step"], first_steps)
+    usual_ns = int(np.median(rest_ns[others])) if others.any() else int(rest_ns.max(initial=0))
+    longer: Moments = np.maximum(rest_ns - usual_ns, 0)
+    return longer
 
 
 def _samples(records: Mapping[str, Moments], rows: slice, steps: int) -> int | None:

@@ -58,7 +58,7 @@ def steps_of_long_waits(facts: Facts) -> Bools | None:
     if waited_in_turn(facts) or (has_workers and not makers_are_fast(facts)):
         return None
     usual = ~(facts.first | facts.window.odd)
-    found = in_few_steps(facts.window.per_step("input")[usual], float(np.median(facts.window.wall_s[usual])))
+    found = in_few_steps(facts.window.per_step("input")[usual], facts.window.wall_s[usual].mean(axis=1))
     if found is None:
         return None
     steps = np.zeros_like(usual)

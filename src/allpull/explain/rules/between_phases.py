@@ -92,10 +92,8 @@ def find(facts: Facts) -> list[Candidate]:
 def _few_steps(facts: Facts) -> NDArray[np.int64] | None:
     """The numbers of the steps that hold nearly all of it, if they are few."""
     used = ~facts.window.odd | facts.first
-    if not used.any():
-        return None
     common_s = lower_median(facts.window.per_step("other"))[used, None]
-    long = in_few_steps(common_s, float(np.median(facts.window.wall_s[used])))
+    long = in_few_steps(common_s, facts.window.wall_s[used].mean(axis=1))
     return None if long is None else facts.window.steps[used][long[:, 0]]
 
 

@@ -62,9 +62,11 @@ AGAINST_ROLLOUTS = sentence(
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where evaluation on all ranks takes long, or collecting rollouts."""
-    collected_s = sum(facts.rollouts_s.values())
-    if collected_s >= MOST * facts.step_s:
-        return [_rollouts(facts, collected_s)]
+    return [*_rollouts(facts), *_evaluation(facts)]
+
+
+def _evaluation(facts: Facts) -> list[Candidate]:
+    """Evaluation on all ranks."""
     together = evaluated_by_all(facts.window)
     if not together.any():
         return []
@@ -112,20 +114,23 @@ def _evaluation_or_rollouts(spent_share: float, evidence: tuple[Evidence, ...]) 
     )
 
 
-def _rollouts(facts: Facts, collected_s: float) -> Candidate:
+def _rollouts(facts: Facts) -> list[Candidate]:
     """Rollouts of reinforcement learning, which are necessary: how much of them is not known."""
-    environments_s = facts.rollouts_s.get(ENVIRONMENT, 0.0)
-    remedy = AGAINST_ENVIRONMENTS if environments_s >= MOST * collected_s else AGAINST_ROLLOUTS
-    return Candidate(
-        rule="evaluation-share",
-        kind="advice",
-        title=f"Collecting rollouts takes {percent(collected_s / facts.step_s)} of the time",
-        remedy=remedy,
-        evidence=(
-            seconds("collecting rollouts, environments included, spread over all steps", collected_s, facts.span),
-            seconds("of that, in environments", environments_s, facts.span),
-        ),
-    )
+    collected_s, environments_s = sum(facts.rollouts_s.values()), facts.rollouts_s.get(ENVIRONMENT, 0.0)
+    if not collected_s or collected_s < MOST * facts.step_s:
+        return []
+    return [
+        Candidate(
+            rule="evaluation-share",
+            kind="advice",
+            title=f"Collecting rollouts takes {percent(collected_s / facts.step_s)} of the time",
+            remedy=AGAINST_ENVIRONMENTS if environments_s >= MOST * collected_s else AGAINST_ROLLOUTS,
+            evidence=(
+                seconds("collecting rollouts, environments included, spread over all steps", collected_s, facts.span),
+                seconds("of that, in environments", environments_s, facts.span),
+            ),
+        )
+    ]
 
 
 def _without(window: Window) -> Window:

@@ -95,7 +95,7 @@ class MeasuredRun:
     @property
     def waits_in_turn(self) -> bool:
         """Whether a few batches take long, on one rank after the other: then their wait is a lateness of ranks."""
-        long = in_few_steps(self.input_s, float(np.median(self.walls_s)))
+        long = in_few_steps(self.input_s, self.walls_s)
         return long is not None and float(self.input_s.max(axis=1).mean()) > IN_TURN * float(self.input_s.mean())
 
     @property

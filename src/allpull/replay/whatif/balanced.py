@@ -166,7 +166,7 @@ def without_rotation(window: Window) -> Window:
     """A rank that is slow is slow in every event: each rank keeps its share of all useful work, evenly over events.
 
     The useful work of an event becomes its mean over ranks times the rank's share in the whole window. What ranks take
-    in turn in the phases between is gone, as far as each of them does. What is left is persistent imbalance.
+    in turn in the phases between is gone, as far as half of them do. What is left is persistent imbalance.
     """
     window = shorter_by(window, _in_turn(window))
     work = useful(window)
@@ -181,14 +181,15 @@ def without_rotation(window: Window) -> Window:
 
 
 def _in_turn(window: Window) -> dict[str, Floats]:
-    """Orchestration beyond what ranks have in common in a step, less what a rank has of it beyond any other in total.
+    """Orchestration beyond what ranks have in common in a step, up to what the lower median rank has of it in total.
 
     Phase → s, (steps, ranks).
     """
     left = without_orchestration(window)
     excess = {name: left.per_step(name) for name in ORCHESTRATION if name in window.work}
     total_s = sum((seconds.sum(axis=0) for seconds in excess.values()), start=np.zeros(window.ranks))
-    part = np.divide(total_s.min(initial=np.inf), total_s, out=np.zeros_like(total_s), where=total_s > 0)
+    usual_s = lower_median(total_s)
+    part = np.divide(np.minimum(usual_s, total_s), total_s, out=np.zeros_like(total_s), where=total_s > 0)
     return {name: part * seconds for name, seconds in excess.items()}
 
 

@@ -260,8 +260,13 @@ class Deferred:
     @property
     def has_batch(self) -> bool:
         """Whether, while calls are noted, the program has fetched a batch of a loader and not learned from it yet."""
-        notes = self.notes
-        return self.is_on and self.loads and bool(notes) and notes[-FIELDS] in (INPUT, FORWARD)
+        last = self.notes[-FIELDS:]  # a signal handler may settle after any line
+        return self.is_on and self.loads and bool(last) and last[0] in (INPUT, FORWARD)
+
+    @property
+    def is_own_thread(self) -> bool:
+        """Whether this is the training thread."""
+        return self._inference.is_own_thread
 
     def arrives(self) -> None:
         """A backward pass begins, whose gradients are timed."""

@@ -49,13 +49,6 @@ class NotLearning(Phases):
             self._evaluation.begin_between(recorder)
         return recorder.enter(FORWARD)
 
-    def asked_begins(self) -> int:
-        """A network that no optimizer trains begins to run: part of the step, or of what is open."""
-        if get_ident() != self._thread:
-            return NOT_SEEN
-        recorder = self.recorder and self._recording
-        return NOT_SEEN if recorder is None or recorder.stack else self.runs_without_learning(recorder)
-
     @safely("evaluation")
     def evaluation_begins(
         self, is_training: Callable[[], bool], *, is_ahead: bool = True, is_asked: bool = False

@@ -173,6 +173,19 @@ class StepInference(NotLearning):
             return self.runs_without_learning(self._recording)
         return NOT_SEEN if self._recording is None else self._recording.enter(FORWARD)
 
+    def asked_begins(self) -> int:
+        """A network that no optimizer trains begins to run: part of the step, or of what is open.
+
+        Without a loader nothing tells whether it is evaluated, and it is no policy that collects rollouts.
+        """
+        recorder = self.recorder and self._recording
+        if recorder is None or recorder.stack:
+            return NOT_SEEN
+        if self.loads and not self._rollout.collects:
+            return self.runs_without_learning(recorder)
+        self.arrays.end(recorder)
+        return recorder.enter(FORWARD)
+
     # Gradients and steps
 
     def backward_begins(self) -> int:

@@ -72,6 +72,7 @@ class Networks:
         self._wrap_parallel(DistributedDataParallel)
         self._wrap_eval(nn.Module)
         self._wrap_freezing(nn.Module)
+        _wrap_replicas(nn.Module)
         self._wrap_parameters(nn.Module)
         self._wrap_compile(nn.Module)
 
@@ -285,6 +286,19 @@ def watch_gradients(inference: StepInference, networks: Networks) -> None:
 
     backward = autograd.backward
     autograd.backward = functools.wraps(backward)(learning(inference.deferred, backward, otherwise))
+
+
+def _wrap_replicas(base: Any) -> None:
+    """Replicas of ``nn.DataParallel`` copy the slot, too, which would call the original network on its own device."""
+    replicate = base._replicate_for_data_parallel
+
+    @functools.wraps(replicate)
+    def observed(module: Any) -> Any:
+        replica = replicate(module)
+        vars(replica).pop(SLOT, None)
+        return replica
+
+    base._replicate_for_data_parallel = observed
 
 
 def _in_training(network: Any) -> Callable[[], bool]:

@@ -76,9 +76,10 @@ def running(
     def observed(*args: Any, **kwargs: Any) -> Any:
         module = network()
         call = compiled or module._call_impl
-        if calls.in_network or is_dynamo_compiling():
+        if calls.in_network or is_dynamo_compiling() or not (is_trained or calls.is_own_thread):
             return call(*args, **kwargs)
-        learns = is_trained and is_grad_enabled() and bare().training
+        inner = bare()  # None: the program has replaced it
+        learns = is_trained and is_grad_enabled() and (module if inner is None else inner).training
         calls.in_network = True
         if learns:
             calls.has_learned = True

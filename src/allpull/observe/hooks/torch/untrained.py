@@ -7,7 +7,7 @@ holds one. That is known once there is an optimizer; modules from before wait fo
 from __future__ import annotations
 
 import weakref
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Sequence
 
 from ....rundir.live.activity import NOTHING
 from ..inference.phases import NOT_SEEN
@@ -25,6 +25,8 @@ class Untrained:
         self._wrap = wrap
         self._waiting: "weakref.WeakSet[Any]" = weakref.WeakSet()  # it is not known yet whether they are trained
         self._judged: "weakref.WeakSet[Any]" = weakref.WeakSet()
+        self._parts: "weakref.WeakSet[Any]" = weakref.WeakSet()  # of the networks that are trained
+        self._trained = 0  # of which these are the parts
         self._networks: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._asked: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
@@ -36,30 +38,36 @@ class Untrained:
         return module in self._asked or any(part in self._asked for part in module.modules())
 
     @safely("untrained networks")
-    def may_be(self, module: Any, trained: Iterable[Any]) -> None:
+    def may_be(self, module: Any, trained: Sequence[Any]) -> None:
         """``module`` was put into ``eval()`` or frozen; ``trained``: the networks that are known so far."""
-        if module not in self._judged:
-            self._waiting.add(module)
-            if self._inference.optimizers:
-                self.judge(trained)
+        if module in self._judged or module in self._parts:
+            return
+        self._waiting.add(module)
+        if self._inference.optimizers:
+            self.judge(trained)
 
     @safely("untrained networks")
-    def judge(self, trained: Iterable[Any]) -> None:
-        """An optimizer was made: ``trained`` are the networks that are trained."""
+    def judge(self, trained: Sequence[Any]) -> None:
+        """There is an optimizer: ``trained`` are the networks that are trained."""
         if not self._waiting:
             return
+        if len(trained) != self._trained:
+            self._trained = len(trained)
+            self._parts.update(part for network in trained for part in network.modules())
         roots = {id(root) for root in trained}
-        known = {id(part) for network in (*trained, *self._networks) for part in network.modules()}
+        known = {id(part) for network in self._networks for part in network.modules()}
         waiting = list(self._waiting)
         self._waiting.clear()
         for module in sorted(waiting, key=lambda one: -sum(1 for _ in one.modules())):  # what holds others first
             self._judged.add(module)
             parts = {id(part) for part in module.modules()}
-            if not (id(module) in known or parts & roots) and next(module.parameters(), None) is not None:
+            is_part = module in self._parts or id(module) in known
+            if not (is_part or parts & roots) and next(module.parameters(), None) is not None:
                 self._networks.add(module)
                 known |= parts
                 self._wrap(module)
 
+    @safely("untrained networks", NOT_SEEN)
     def follow(self, module: Any, _inputs: Any, _learns: bool) -> int:
         """A call of ``module`` begins that is not noted; returns its depth."""
         calls, inference = self._inference.deferred, self._inference
