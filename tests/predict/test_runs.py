@@ -291,6 +291,8 @@ def test_a_few_batches_that_take_long_on_one_rank_after_the_other_make_more_rank
     assert four.step_s.high is not None
     truth = truth_s(4) + 0.5 * (1 - 0.95**4)
     assert max(four.step_s.low, 1.1 * two.step_s.value) < truth < four.step_s.high
+    many = np.where(np.arange(STEPS)[:, None] % 20 == np.arange(16) % 20, 0.5, 0.0)  # some rank waits in most steps
+    assert run_of(trained(16, input=many)).waits_in_turn
     together = run_of(trained(2, input=np.where(np.arange(STEPS)[:, None] % 20 == (3, 3), 0.5, 0.0)))
     assert together.waits_for_input
 

@@ -125,3 +125,112 @@ loader = DataLoader(Features(), batch_size=4)
     assert run.err == ""
     assert all(step.input_ns > 4 * SLEPT_NS > step.forward_ns for step in run.steps())
     assert [step.samples for step in run.steps()] == 20 * [4]
+
+
+@pytest.mark.parametrize("loss", [ASKS, MEASURES])
+def test_without_a_loader_it_is_part_of_the_step_too(watched: Watch, loss: str) -> None:
+    """As in loops that make their batches by hand; nothing is evaluated, and no rollout is collected."""
+    indent = "\n    "
+    run = watched(
+        TRAINING
+        + LATE
+        + f"""
+teacher.eval()
+for step in range(24):
+    x = torch.randn(16, 8){loss.replace(chr(10), indent)}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    )
+    assert run.err == ""
+    assert [step.samples for step in run.steps()] == 24 * [16]
+    assert not run.events("span")
+    assert not any(step.evaluation_ns for step in run.steps())
+    assert all(step.forward_ns > SLEPT_NS for step in run.steps()[1:])
+
+
+def test_one_that_runs_in_another_thread_hides_no_call_of_the_network(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + LATE
+        + """
+import threading
+teacher.eval()
+ended = threading.Event()
+
+def encode():
+    while not ended.is_set():
+        with torch.no_grad():
+            teacher(torch.ones(4, 8))
+
+thread = threading.Thread(target=encode)
+thread.start()
+"""
+        + _train(
+            "\nloss = nn.functional.cross_entropy(model(x), y)",
+            "",
+            "with torch.no_grad():\n        for a, b in DataLoader(data, batch_size=35):\n            model(a)",
+        ).replace("range(8)", "range(3)")
+        + "\nended.set()\nthread.join()\n"
+    )
+    assert run.err == ""
+    assert [step.samples for step in run.steps()] == 3 * [16, 16, 16, 16, 6]
+    assert [span.step for span in run.events("span")] == [5, 10, 15]
+    assert all(step.forward_ns for step in run.steps())
+
+
+def test_a_program_may_replace_what_is_in_a_wrapper(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+import copy, gc, os
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo", init_method="file://" + os.path.abspath("store"), rank=0, world_size=1)
+wrapped = DistributedDataParallel(model)
+optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+"""
+        + _train("\nloss = nn.functional.cross_entropy(wrapped(x), y)").replace("range(8)", "range(2)")
+        + """
+wrapped.module = copy.deepcopy(model)
+del model, optimizer
+gc.collect()
+optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.1)
+"""
+        + _train("\nloss = nn.functional.cross_entropy(wrapped(x), y)").replace("range(8)", "range(2)")
+        + "\ndist.destroy_process_group()\n"
+    )
+    assert run.code == 0, run.err
+    assert [step.samples for step in run.steps()] == 4 * [16, 16, 16, 16, 6]
+
+
+def test_layers_that_are_frozen_one_by_one_are_judged_once(watched: Watch) -> None:
+    """As batch norm of a detection network, after the optimizer was made: parts of what is trained are known."""
+    run = watched(
+        """
+import torch
+from torch import nn
+
+model = nn.Sequential(*(nn.BatchNorm1d(8) for _ in range(60)))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+listed = 0
+modules = nn.Sequential.modules
+
+def counted(module):
+    global listed
+    listed += module is model
+    return modules(module)
+
+nn.Sequential.modules = counted
+for layer in list(modules(model))[1:]:
+    layer.eval()
+assert listed <= 2, listed
+for step in range(4):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+"""
+    )
+    assert run.code == 0, run.err
+    assert not run.events("span")
