@@ -28,6 +28,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.epochs.preparation import KNOWN, outside_ns, prepared_ns
 from allpull.analyse.learning import metrics_named
 from allpull.analyse.steps.pauses import pause_spans, union
 from allpull.rundir.read.events import EventLog
@@ -36,9 +37,6 @@ from allpull.units import NS_PER_S, counted, show_time
 
 PARTS = ("training", "evaluation", "checkpoint", "start", "other")
 NO_EPOCHS = "no epoch times: neither a pass over a loader with steps in it nor a mark of an epoch was recorded"
-
-KNOWN = ("input_ns", "copy_ns", "forward_ns", "backward_ns", "optimizer_ns", "collective_ns")
-PAUSES = ("evaluation_ns", "checkpoint_ns")
 
 Moments = NDArray[np.int64]
 
@@ -163,7 +161,7 @@ def _logs_on_one_clock(run: AlignedRun) -> tuple[dict[int, EventLog], list[str]]
 
 def _of_ranks(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataFrame) -> dict[int, list[_RankEpoch]]:
     """The epochs of each rank that made a step in one."""
-    columns = ("rank", "step", "begin_ns", "end_ns", "backward_passes", "samples", *KNOWN, *PAUSES)
+    columns = ("rank", "step", "begin_ns", "end_ns", "backward_passes", "samples", *KNOWN)
     moments = ("begin_ns", "end_ns")
     records = run.clock.shared(run.data.steps.select(columns), moments) if run.on_device else run.steps.select(columns)
     marks = moments_ns(run, [(rank, mark.t_ns) for rank, log in logs.items() for mark in log.epochs])
@@ -215,7 +213,7 @@ def _of_rank(
     if not numbers.size:
         return []
     limits = [*(mark.step for mark, _ in marks[1:]), int(numbers[-1]) + 1]
-    prepared = _prepared_ns(records, [mark.step for mark, _ in marks])
+    prepared = prepared_ns(records, [mark.step for mark, _ in marks])
     before: Counter[int] = Counter()
     epochs = []
     for (mark, mark_ns), limit in zip(marks, limits, strict=True):
@@ -236,21 +234,12 @@ def _of_rank(
                 steps=limit - mark.step,
                 samples=_samples(records, slice(int(row), int(next_row)), limit - mark.step),
                 begin_ns=begin_ns,
-                first_batch_ns=max(batch_ns, _after(begin_ns, int(inputs[row]) if has_first else 0, spans)),
+                first_batch_ns=max(batch_ns, outside_ns(begin_ns, int(inputs[row]) if has_first else 0, spans)),
                 last_step_ns=int(begins[next_row]) if follows else int(ends[next_row - 1]),
             )
         )
         before[mark.epoch] += 1
     return epochs
-
-
-def _prepared_ns(records: Mapping[str, Moments], first_steps: Sequence[int]) -> Moments:
-    """How much longer each step is outside of known phases than the usual one that begins no epoch; 0: not known."""
-    rest_ns = records["end_ns"] - records["begin_ns"] - sum(records[name] for name in (*KNOWN, *PAUSES))
-    others = ~np.isin(records["step"], first_steps)
-    usual_ns = int(np.median(rest_ns[others])) if others.any() else int(rest_ns.max(initial=0))
-    longer: Moments = np.maximum(rest_ns - usual_ns, 0)
-    return longer
 
 
 def _samples(records: Mapping[str, Moments], rows: slice, steps: int) -> int | None:
@@ -264,15 +253,6 @@ def _samples_from(records: Mapping[str, Moments], first_step: int, steps: int) -
     """The samples of ``steps`` steps from ``first_step`` on, by the ``records`` of one rank; None: some are missing."""
     first, end = np.searchsorted(records["step"], [first_step, first_step + steps]).tolist()
     return _samples(records, slice(first, end), steps)
-
-
-def _after(begin_ns: int, length_ns: int, spans: Iterable[tuple[int, int]]) -> int:
-    """The moment when ``length_ns`` have passed since ``begin_ns`` outside of ``spans``, which are in order."""
-    end_ns = begin_ns + length_ns
-    for span_begin_ns, span_end_ns in spans:
-        if begin_ns <= span_begin_ns < end_ns:
-            end_ns += span_end_ns - span_begin_ns
-    return end_ns
 
 
 def moments_ns(run: AlignedRun, moments: Sequence[tuple[int, int]]) -> list[int]:

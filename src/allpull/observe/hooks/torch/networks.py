@@ -289,7 +289,7 @@ def watch_gradients(inference: StepInference, networks: Networks) -> None:
 
 
 def _wrap_replicas(base: Any) -> None:
-    """Replicas of ``nn.DataParallel`` copy the slot, too, which would call the original network on its own device."""
+    """Replicas that DataParallel makes copy the slot, too, which would call the original network on its own device."""
     replicate = base._replicate_for_data_parallel
 
     @functools.wraps(replicate)
