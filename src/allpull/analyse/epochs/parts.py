@@ -25,20 +25,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.epochs.preparation import KNOWN, outside_ns, prepared_ns
 from allpull.analyse.learning import metrics_named
-from allpull.analyse.steps.pauses import pause_spans, union
+from allpull.analyse.steps.pauses import Moments, pause_spans, union
 from allpull.rundir.read.events import EventLog
 from allpull.schema.events import EpochMark
 from allpull.units import NS_PER_S, counted, show_time
 
 PARTS = ("training", "evaluation", "checkpoint", "start", "other")
 NO_EPOCHS = "no epoch times: neither a pass over a loader with steps in it nor a mark of an epoch was recorded"
-
-Moments = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
+
+from allpull.analyse.steps.pauses import Moments
 
 KNOWN = (
     *("input_ns", "copy_ns", "forward_ns", "backward_ns", "optimizer_ns"),
     *("evaluation_ns", "checkpoint_ns", "collective_ns"),
 )
-
-Moments = NDArray[np.int64]
 
 
 def prepared_ns(records: Mapping[str, Moments], first_steps: Sequence[int]) -> Moments:
