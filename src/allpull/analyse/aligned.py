@@ -19,6 +19,7 @@ from allpull.analyse.collectives.local_exchange import hook_names, locally_excha
 from allpull.analyse.collectives.matching import Matched, match
 from allpull.analyse.collectives.reductions import MOMENTS, every_reduction
 from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_windows
+from allpull.analyse.iterable_samples import IterableSamples, iterable_samples
 from allpull.analyse.same_samples import SameSamples, same_samples
 from allpull.analyse.steps.device import (
     calls_on_device,
@@ -158,6 +159,11 @@ class AlignedRun:
     def same_samples(self) -> SameSamples | None:
         """The ranks that train on the same samples, if any do."""
         return same_samples(self.data)
+
+    @cached_property
+    def iterable_samples(self) -> IterableSamples | None:
+        """The samples, where they are of an `IterableDataset`."""
+        return iterable_samples(self.data)
 
     @cached_property
     def reduction_gaps(self) -> tuple[Gap, ...]:

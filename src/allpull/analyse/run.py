@@ -20,6 +20,7 @@ from allpull.analyse.epochs.parts import Epochs, epochs_of, wanted_accuracy
 from allpull.analyse.host_load import other_share
 from allpull.analyse.io import steady_rates
 from allpull.analyse.io.windows import with_windows
+from allpull.analyse.iterable_samples import gaps_of_iterable_samples
 from allpull.analyse.programs import precision
 from allpull.analyse.replicas import gaps_of_replicas, replicas
 from allpull.analyse.same_samples import gaps_of_same_samples
@@ -79,6 +80,7 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
                 *_gaps_of_accuracy(run),
                 *gaps_of_replicas(copies),
                 *gaps_of_same_samples(aligned.same_samples),
+                *gaps_of_iterable_samples(aligned.iterable_samples),
             ]
         ),
         clock_error_s=aligned.clock.bound_s,

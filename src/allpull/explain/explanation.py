@@ -133,6 +133,7 @@ def _facts(
         other_runs=other_runs,
         no_exchange=aligned.no_exchange,
         same_samples=_same_for_copies(aligned),
+        iterable_samples=aligned.iterable_samples,
         has_epochs=epochs(run) > 0,
         has_short_passes=epochs(run) > SHORT_PASSES * run.steps["step"].n_unique(),
         keeps_workers=keeps_workers(run),
@@ -184,10 +185,10 @@ def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
 
 def _wasted(aligned: AlignedRun) -> list[Finding]:
     """The findings about what is trained, which need no window."""
-    unrelated, same = aligned.no_exchange, _same_for_copies(aligned)
+    unrelated = aligned.no_exchange
     return [
         *([] if unrelated is None else [advice(no_exchange.candidate(unrelated))]),
-        *([] if same is None else [advice(same_samples.candidate(same))]),
+        *map(advice, same_samples.candidates(_same_for_copies(aligned), aligned.iterable_samples)),
     ]
 
 
@@ -253,7 +254,7 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings, *, 
     floor_s = facts.floor_s
     is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
     is_blind |= facts.no_exchange is not None  # unrelated trainings are not one healthy training
-    is_blind |= facts.same_samples is not None  # all but one do what one does
+    is_blind |= bool(same_samples.find(facts))  # all but one do what one does
     is_blind |= facts.has_uneven_steps  # what the others wait meanwhile is in no step
     is_blind |= any(gap.kind == "earlier reductions" for gap in facts.window.gaps)
     grew = efficiency is not None and efficiency.computational is not None and efficiency.computational.value < SCALES

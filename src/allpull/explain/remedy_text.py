@@ -33,6 +33,10 @@ BIND_ITSELF = (
     '::int(os.environ["LOCAL_WORLD_SIZE"])])'
 )
 """The cores of a host dealt out to its ranks; torch's launchers set both variables."""
+DIVIDED = (
+    "in the IterableDataset, let each worker skip what the others read: torch.utils.data.get_worker_info() has its "
+    "number, and how many there are"
+)
 NAMED = 5  # steps by number
 LEAST_GAP = 10  # steps between two windows of a profiler
 CAP_MIB = 25  # of a bucket of DDP, by default, except for the first

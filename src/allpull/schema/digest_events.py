@@ -17,6 +17,9 @@ class FirstBatches(Record):
 
     kind: Literal["first_batches"]
     digests: str = Field(max_length=1000, pattern="^([0-9a-f]{8})*$", description="eight digits per batch")
+    iterable_workers: int | None = Field(
+        None, ge=0, description="workers of the loader that gave them, where its data set is an IterableDataset"
+    )
     t_ns: int
 
 

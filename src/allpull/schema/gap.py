@@ -33,6 +33,7 @@ GapKind = Literal[
     "phase",
     "arrivals",
     "same samples",  # of several ranks, which samples/s counts on each
+    "repeated samples",  # of several workers of a loader
     "no exchange",  # of gradients: the ranks are unrelated trainings
     "blocked in other",  # time in collectives that is in the phase `other`: that phase is not a rank's own work
     "contradictions",

@@ -26,6 +26,7 @@ from tests.explain.rules.test_uneven_batches import USUAL, padded
 from tests.replay.windows import late, only
 
 from allpull.analyse.collectives.exchange import NoExchange
+from allpull.analyse.iterable_samples import IterableSamples
 from allpull.analyse.same_samples import SameSamples
 from allpull.cli import app
 from allpull.config.load import load_spec
@@ -35,8 +36,9 @@ from allpull.explain.evidence.facts import Facts, OtherRun
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.stalls import COLLECTION, COMPILATION, RETRIES, Stalls
 from allpull.explain.evidence.start import Start, start_of
+from allpull.explain.findings import findings as find_in
 from allpull.explain.remedy import Action
-from allpull.explain.remedy_text import BIND_ITSELF
+from allpull.explain.remedy_text import BIND_ITSELF, DIVIDED
 from allpull.explain.rules import RULES, names
 from allpull.jobs.command import CommandRequest, resolve
 from allpull.schema.explained import RemedyLine
@@ -364,6 +366,25 @@ def test_more_workers_save_no_more_than_free_cpus_allow() -> None:
     assert not finding.gain.is_at_most
     assert finding.gain.value > 4
     assert "num_workers=6" in finding.remedy  # 0.3 s per batch, and 62 ms of work per step
+
+
+@pytest.mark.parametrize(
+    ("samples", "is_told"),
+    [
+        pytest.param(None, False, id="another data set"),
+        pytest.param(IterableSamples(workers=0, repeating=(), ranks=2), True, id="no worker yet"),
+        pytest.param(IterableSamples(workers=3, repeating=(), ranks=2), False, id="workers divide"),
+        pytest.param(IterableSamples(workers=3, repeating=(0, 1), ranks=2), True, id="workers repeat"),
+    ],
+)
+def test_more_workers_of_an_iterable_data_set_have_to_divide_its_samples(
+    samples: IterableSamples | None, is_told: bool
+) -> None:
+    free = Machine(hosts=("node1",) * 2, cpus={"node1": 64.0}, cpu_s=np.full(2, 0.7), started=1)
+    findings = find_in(facts(job(2, input=0.3), free, iterable_samples=samples)).findings
+    (finding,) = (one for one in findings if one.rule == "input-bound")
+    assert "num_workers=6" in finding.remedy
+    assert (DIVIDED in finding.remedy) is is_told
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Ranks that train on the same samples are told so, and ranks with a share each are not."""
+"""Ranks and loader workers that give the same samples are told so, and those with a share each are not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ import sys
 import torch, torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset, get_worker_info
 
 which = sys.argv[1]
 torch.set_num_threads(1)
@@ -37,8 +37,18 @@ class Stream(IterableDataset):
     def __iter__(self):
         return iter(data)
 
+class OfRank(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        share, shares = dist.get_rank(), 2
+        if which == "divided":
+            share, shares = share * info.num_workers + info.id, shares * info.num_workers
+        return (data[place] for place in range(share, len(data), shares))
+
 if which == "stream":
     loader = DataLoader(Stream(), batch_size=8, num_workers=1)
+elif which in ("repeated", "divided"):
+    loader = DataLoader(OfRank(), batch_size=8, num_workers=3)
 elif which == "right":
     loader = DataLoader(data, batch_size=8, sampler=DistributedSampler(data, shuffle=False))
 else:
@@ -58,8 +68,13 @@ dist.destroy_process_group()
 """
 
 
-def recorded(folder: Path, digests: Sequence[str], *, group_ranks: int | None) -> allpull.Run:
-    """A healthy run of ranks with these ``digests`` of first batches; ``group_ranks``: of their DDP, None: no DDP."""
+def recorded(
+    folder: Path, digests: Sequence[str], *, group_ranks: int | None, workers: int | None = None
+) -> allpull.Run:
+    """A healthy run of ranks with these ``digests`` of first batches; ``group_ranks``: of their DDP, None: no DDP.
+
+    ``workers``: of their loaders, which read an `IterableDataset`; None: another data set.
+    """
     ranks = len(digests)
     buckets, wire = spread(total=1 << 20, count=1), Wire(latency_s=0.0, bytes_per_s=1e9)
     training = even(ranks=ranks, steps=20, forward_s=0.01, backward_s=0.02, buckets=buckets, wire=wire)
@@ -75,7 +90,8 @@ def recorded(folder: Path, digests: Sequence[str], *, group_ranks: int | None) -
         "t_ns": 0,
     }
     for rank, digest in enumerate(digests):
-        events: list[dict[str, Any]] = [{"kind": "first_batches", "digests": digest, "t_ns": 0}] if digest else []
+        first = {"kind": "first_batches", "digests": digest, "iterable_workers": workers, "t_ns": 0}
+        events: list[dict[str, Any]] = [first] if digest else []
         path = run / f"events/rank-{rank:05d}.jsonl"
         header, *kept = path.read_text("ascii").splitlines()
         made = [json.dumps(one) for one in (*events, *([parallel] if group_ranks else []))]
@@ -133,18 +149,66 @@ def test_nobody_else_is_told_so(tmp_path: Path, digests: list[str]) -> None:
     assert said(recorded(tmp_path, digests, group_ranks=2)) == ([], [])
 
 
+def in_a_row(digests: str, times: int) -> str:
+    """Each of ``digests`` so many ``times``."""
+    return "".join(times * digests[start : start + 8] for start in range(0, len(digests), 8))
+
+
+def test_workers_that_each_have_all_samples_of_the_rank(tmp_path: Path) -> None:
+    run = recorded(tmp_path, [in_a_row(ONE[:16], 3), in_a_row(OTHER[:16], 3)], group_ranks=2, workers=3)
+    explained = allpull.explain(run)
+    finding = explained.findings[0]
+    assert finding.title == (
+        "The 3 loader workers of both ranks give the same samples, each of which is trained on 3 times in a row"
+    )
+    assert finding.ranks == []
+    assert "get_worker_info()" in finding.remedy
+    assert explained.healthy is None
+    assert [gap for gap in run.gaps if "loader workers of both ranks give the same samples" in gap]
+
+
+@pytest.mark.parametrize(
+    ("batches", "workers"),
+    [
+        pytest.param(ONE, 2, id="a share each"),
+        pytest.param(in_a_row(ONE, 2), None, id="no iterable data set"),
+        pytest.param(in_a_row(ONE, 2), 1, id="one worker"),
+        pytest.param(in_a_row(ONE, 2), 0, id="no worker"),
+        pytest.param(in_a_row(ONE, 2), 3, id="another number of workers"),
+        pytest.param(ONE[:8] + in_a_row(ONE, 2), 2, id="out of turn"),
+        pytest.param(4 * ONE[:8], 2, id="one batch again and again"),
+        pytest.param(2 * ONE[:8], 2, id="too few batches"),
+    ],
+)
+def test_no_other_workers_are_told_so(tmp_path: Path, batches: str, workers: int | None) -> None:
+    other = OTHER[: len(batches)]
+    assert said(recorded(tmp_path, [batches, other], group_ranks=2, workers=workers)) == ([], [])
+
+
+def test_one_of_the_ranks_has_such_workers(tmp_path: Path) -> None:
+    run = recorded(tmp_path, [in_a_row(ONE, 2), OTHER, THIRD], group_ranks=3, workers=2)
+    finding = allpull.explain(run).findings[0]
+    assert finding.title.startswith("The 2 loader workers of rank 0 give the same samples")
+    assert finding.ranks == [0]
+
+
 @pytest.mark.torch
 @pytest.mark.slow
 def test_real_ranks(tmp_path: Path, run_cli: Callable[..., Any]) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     titles: dict[str, list[str]] = {}
     notes: dict[str, int] = {}
-    for which in ("same", "stream", "right", "by hand", "constant"):
+    for which in ("same", "stream", "repeated", "divided", "right", "by hand", "constant"):
         out = tmp_path / which
         done = run_cli("run", "-n", "2", "--out", str(out), "--", "train.py", which, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         titles[which], told = said(allpull.open_run(next(out.iterdir())))
         notes[which] = len(told)
     accused = ["Both ranks train on the same samples, and their gradients are averaged"]
-    assert titles == {"same": accused, "stream": accused, "right": [], "by hand": [], "constant": []}
-    assert notes == {"same": 0, "stream": 0, "right": 0, "by hand": 1, "constant": 0}
+    repeats = ["The 3 loader workers of both ranks give the same samples, each of which is trained on 3 times in a row"]
+    assert {which: told for which, told in titles.items() if told} == {
+        "same": accused,
+        "stream": accused,
+        "repeated": repeats,
+    }
+    assert notes == {**dict.fromkeys(titles, 0), "by hand": 1}

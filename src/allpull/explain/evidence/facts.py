@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.collectives.exchange import NoExchange
+from allpull.analyse.iterable_samples import IterableSamples
 from allpull.analyse.same_samples import SameSamples
 from allpull.analyse.statistics import MIN_POINTS, ratio_interval
 from allpull.analyse.steps.grid import Floats, of_steps
@@ -58,7 +59,8 @@ class Facts:
 
     ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
     None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its ranks are
-    unrelated trainings. ``same_samples``: copies of a model that share them. ``has_epochs``: batches come from passes
+    unrelated trainings. ``same_samples``: copies of a model that share them. ``iterable_samples``: None where
+    the data set is none, or is not known. ``has_epochs``: batches come from passes
     over a loader, as far as is known. ``has_short_passes``: most of these have one batch. ``keeps_workers``: workers of
     loaders live on from one of these to the next. ``worker_counts`` (ranks,): of each rank; empty: not known.
     ``rollouts_s``: seconds per step of collecting rollouts, those of environments apart; both are part of forward.
@@ -81,6 +83,7 @@ class Facts:
     other_runs: tuple[OtherRun, ...] = ()
     no_exchange: NoExchange | None = None
     same_samples: SameSamples | None = None
+    iterable_samples: IterableSamples | None = None
     has_epochs: bool = True
     has_short_passes: bool = False
     keeps_workers: bool = False
@@ -101,6 +104,11 @@ class Facts:
     def workers(self) -> int | None:
         """Workers of the loader of each rank that timed what they made; None: they are not known."""
         return None if self.loading is None or self.loading.making is None else self.loading.limits.workers
+
+    @property
+    def may_repeat_samples(self) -> bool:
+        """Whether several workers of a loader might each give all samples of their rank."""
+        return self.iterable_samples is not None and self.iterable_samples.may_repeat
 
     @property
     def batch_s(self) -> Floats | float:
@@ -194,6 +202,7 @@ def gather(
     other_runs: Sequence[OtherRun] = (),
     no_exchange: NoExchange | None = None,
     same_samples: SameSamples | None = None,
+    iterable_samples: IterableSamples | None = None,
     has_epochs: bool = True,
     has_short_passes: bool = False,
     keeps_workers: bool = False,
@@ -227,6 +236,7 @@ def gather(
         other_runs=tuple(other_runs),
         no_exchange=no_exchange,
         same_samples=same_samples,
+        iterable_samples=iterable_samples,
         has_epochs=has_epochs,
         has_short_passes=has_short_passes,
         keeps_workers=keeps_workers,

@@ -48,7 +48,8 @@ When it is wrong
     Where the loop itself makes the batch look late: a `.item()` that waits for the device just before the next batch is
     requested moves waiting for the device close to the loader.
     Of an `IterableDataset` each worker makes all samples of its rank, unless it divides them by
-    `torch.utils.data.get_worker_info()`: more workers then repeat samples, and save nothing.
+    `torch.utils.data.get_worker_info()`: more workers then repeat samples, and save nothing. The advice says so where
+    the data set is known to be one, and `same-samples` where workers do it.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ from allpull.explain.evidence.loader import (
 )
 from allpull.explain.evidence.pacing import fed_in_time
 from allpull.explain.remedy import Action, program, sentence, within
-from allpull.explain.remedy_text import cpus_for_workers, numbered, workers
+from allpull.explain.remedy_text import DIVIDED, cpus_for_workers, numbered, workers
 from allpull.replay.whatif.work import lower_median, scaled
 from allpull.replay.window import Bools, Window
 from allpull.schema.explained import Evidence
@@ -218,7 +219,8 @@ def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
     now = "" if most is None else f" (now at most {most} per rank)" if most else " (now none)"
     if loading is not None and loading.limits.making is not None:
         now = f" (now {loading.limits.workers} per rank)"
-    more = workers(facts.start, facts.machine, workers_needed(facts, waited_s))
+    needed = workers_needed(facts, waited_s)
+    more, divide = workers(facts.start, facts.machine, needed), f"; {DIVIDED}" if facts.may_repeat_samples else ""
     if facts.has_short_passes:
         return sentence(
             "make one iterator for a whole pass, and take batch after batch from it (", ITERATE, "): ", NEW_ONE
@@ -227,22 +229,24 @@ def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
     if is_own and loading is not None and loading.ready:
         making = loading.limits.making
         if making is None:
-            return sentence(f"if the loader has workers, {READY}", *OR_ITSELF, "; if it has none: ", more)
+            return sentence(f"if the loader has workers, {READY}", *OR_ITSELF, "; if it has none: ", more, divide)
         itself_s = float(making.step_s.max()) * loading.limits.workers  # what their work takes one process
         return sentence(READY, *(OR_ITSELF if itself_s < waited_s else ()))
     if is_own and long is not None:
-        number = facts.workers or workers_needed(facts, waited_s) or 1
+        number = facts.workers or needed or 1
         making = None if loading is None else loading.limits.making
         waited_steps = _longest_s(facts, long) / float(np.median(facts.window.wall_s[~long]))
         hidden = waited_steps + (1 if making is None else making.ahead)  # at least the batch itself
+        ahead = max(4, math.ceil(hidden / number))
         return sentence(
             f"see what is in the batches of steps {numbered(facts.window.steps[long])}; workers that make enough "
             "batches ahead hide them: ",
-            workers(facts.start, facts.machine, number, ahead=max(4, math.ceil(hidden / number))),
+            workers(facts.start, facts.machine, number, ahead=ahead),
+            divide,
         )
     if is_own and makers_are_fast(facts):
         kept = program(f"DataLoader(num_workers={facts.workers}, persistent_workers=True)")
         return sentence(FAST, "" if facts.keeps_workers else sentence("; they start again with each epoch: ", kept))
     cpus = cpus_for_workers(facts.start, facts.machine)
     with_cpus, storage = within(", with ", cpus, " for them"), "; data on local disks where storage is slow"
-    return sentence(within(f"more loader workers{now}: ", more), with_cpus, storage)
+    return sentence(within(f"more loader workers{now}: ", more), with_cpus, storage, divide)

@@ -26,7 +26,8 @@ When it is wrong
     other ranks that are hardly faster are not waited for now, and would be next; the price knows that where workers are
     timed.
     Of an `IterableDataset` each worker makes all samples of its rank, unless it divides them by
-    `torch.utils.data.get_worker_info()`: more workers then repeat samples, and save nothing.
+    `torch.utils.data.get_worker_info()`: more workers then repeat samples, and save nothing. The advice says so where
+    the data set is known to be one, and `same-samples` where workers do it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ from allpull.explain.evidence.loader import (
     workers_now,
 )
 from allpull.explain.remedy import Action, program, sentence, shell
-from allpull.explain.remedy_text import quoted, workers
+from allpull.explain.remedy_text import DIVIDED, quoted, workers
 from allpull.explain.rules.slow_rank import waiting_evidence
 from allpull.replay.whatif.balanced import like_median
 from allpull.schema.explained import Evidence
@@ -126,6 +127,8 @@ def _remedy(ranks: list[int], facts: Facts) -> Action:
             f"give {which} as many loader workers as the others: ", program(f"DataLoader(num_workers={usual})")
         )
     more = workers(facts.start, facts.machine, now=workers_now(facts))
+    if facts.may_repeat_samples:
+        more = sentence(more, f"; {DIVIDED}")
     if _makes_its_own(facts):
         on = f" on {quoted(hosts)}" if hosts else ""
         made = f"the data is made in the training process{on}, and not read from storage"

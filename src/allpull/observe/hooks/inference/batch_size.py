@@ -32,7 +32,8 @@ class Batches:
     whether they are for another optimizer of its step, on the same batch.
 
     While there is a ``digest`` function, ``learned_from`` gets the digest of each batch that the program trains on;
-    None: it has none.
+    None: it has none. ``iterable_workers`` are the workers of the loader that gave the last of them, if its data set is
+    an `IterableDataset`.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class Batches:
         self.given_digest: Optional[str] = None
         self.digest: Optional[Callable[[Any], Optional[str]]] = None
         self.learned_from: List[Optional[str]] = []
+        self.iterable_workers: Optional[int] = None
         self.held = 0
         self._passes: Dict[int, Pass] = {}
         self.turned_to: Optional[int] = None
@@ -100,6 +102,7 @@ class Batches:
         self.now.waiting.append(content_from(batch, iterator))
         if self.digest is not None:
             self.now.digests.append(self.digest(batch))
+            self.now.iterable_workers = getattr(iterator, "_allpull_iterable", None)
 
     def give_inputs(self, inputs: Any) -> None:
         """A network runs on ``inputs``, in a program without a loader."""
@@ -134,7 +137,7 @@ class Batches:
         now = self.now
         if self.digest is not None:
             self.learned_from.append(now.digests.popleft() if now.digests else self.given_digest)
-            self.given_digest = None
+            self.given_digest, self.iterable_workers = None, now.iterable_workers
         samples, elements = now.waiting.popleft() if now.waiting else given
         now.ahead = len(now.waiting)
         self._left = None
@@ -151,16 +154,18 @@ class Pass:
     """One pass over a loader: contents of its pending batches, and whether the program trained on one.
 
     Where the loader has begun another pass with the same iterator, ``left`` of them are still of this one. ``ahead`` of
-    them were pending when the program trained last. ``digests`` are those of the oldest.
+    them were pending when the program trained last. ``digests`` are those of the oldest, and ``iterable_workers`` the
+    workers of their loader, if its data set is an `IterableDataset`.
     """
 
-    __slots__ = ("ahead", "digests", "learned", "left", "waiting")
+    __slots__ = ("ahead", "digests", "iterable_workers", "learned", "left", "waiting")
 
     def __init__(self) -> None:
         self.learned = False
         self.ahead = self.left = 0
         self.waiting: Deque[Content] = deque(maxlen=MOST_WAITING)
         self.digests: Deque[Optional[str]] = deque(maxlen=MOST_WAITING)
+        self.iterable_workers: Optional[int] = None
 
 
 class Contents:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Iterator, Optional
+from typing import TYPE_CHECKING, Any, Iterator, List, Optional
 from zlib import crc32
 
 from ..digests import DIGITS, digests, in_memory_order
@@ -20,7 +20,7 @@ from .batch_size import DEEPEST, MOST_PARTS
 if TYPE_CHECKING:
     from .step_inference import StepInference
 
-ENOUGH = 4  # digests
+ENOUGH = 4  # digests; of workers that may repeat each other's batches, two of each
 LAST_STEP = 16  # that is looked at, where batches of fewer have any
 MOST_ELEMENTS = 4096  # of a tensor
 
@@ -37,7 +37,7 @@ class FirstBatches:
     @safely("first batches")
     def at_step(self, step: int) -> None:
         """Step ``step`` begins."""
-        if len([one for one in self._inference.batches.learned_from if one]) >= ENOUGH or step >= LAST_STEP:
+        if len(self._found()) >= self._enough or step >= LAST_STEP:
             self._write()
 
     @safely("first batches")
@@ -45,16 +45,24 @@ class FirstBatches:
         """The program ends."""
         self._write()
 
+    @property
+    def _enough(self) -> int:
+        return max(ENOUGH, 2 * (self._inference.batches.iterable_workers or 0))
+
+    def _found(self) -> List[str]:
+        return [one for one in self._inference.batches.learned_from if one]
+
     def _write(self) -> None:
         inference, recorder = self._inference, self._inference.recorder
         if inference.batches.digest is None:
             return
         inference.batches.digest = None
         inference.boundary.remove(self.at_step)
-        found = [one for one in inference.batches.learned_from if one][:ENOUGH]
+        found, workers = "".join(self._found()[: self._enough]), inference.batches.iterable_workers
         if recorder is not None and found:
             now = time.monotonic_ns()
-            recorder.journal.event({"kind": "first_batches", "digests": "".join(found), "t_ns": now}, now)
+            event = {"kind": "first_batches", "digests": found, "iterable_workers": workers, "t_ns": now}
+            recorder.journal.event(event, now)
 
 
 def digest_of(batch: Any) -> Optional[str]:

@@ -28,6 +28,7 @@ def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
         workers.starts(loader, self)
         self._allpull_length = _length_of_repeated(loader)
         self._allpull_most = _batch_size(loader)
+        self._allpull_iterable = _workers_of_iterable(loader)
         inference.pass_begun(id(self))  # fastai's loader makes iterators itself
 
     @functools.wraps(iterate)
@@ -40,7 +41,7 @@ def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
         inference.pass_begun(id(iterator))
         return iterator
 
-    base._allpull_length, base._allpull_most = 0, None
+    base._allpull_length, base._allpull_most, base._allpull_iterable = 0, None, None
     base.__init__ = observed_construct
     base.__next__ = functools.wraps(take)(fetching(inference.deferred, take, inference.pass_repeats))
     dataloader.DataLoader.__iter__ = observed_iterate  # type: ignore[method-assign]  # wrapping is the point
@@ -53,6 +54,17 @@ def _batch_size(loader: Any) -> Optional[int]:
     except Exception:  # noqa: BLE001  a class of the program's own
         return None
     return size if type(size) is int else None
+
+
+def _workers_of_iterable(loader: Any) -> Optional[int]:
+    """The workers of ``loader``, each of which has all of its `IterableDataset`; None: it has another data set."""
+    from torch.utils.data import IterableDataset  # noqa: PLC0415  this runs after torch was imported
+
+    try:
+        workers = loader.num_workers if isinstance(loader.dataset, IterableDataset) else None
+    except Exception:  # noqa: BLE001  a class of the program's own
+        return None
+    return workers if type(workers) is int else None
 
 
 def _length_of_repeated(loader: Any) -> int:
