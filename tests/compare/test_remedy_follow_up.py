@@ -15,7 +15,7 @@ from allpull.rundir import derived, layout
 from allpull.rundir.derived import cache_explanation, cached_explanation
 from allpull.rundir.read.run import RunData, read_run
 from allpull.schema.base import tag
-from allpull.schema.compared import Difference, Kept
+from allpull.schema.compared import Difference, Kept, RemedyFollowUp
 from allpull.schema.explained import ExplainResult
 from allpull.schema.results import Interval
 
@@ -39,6 +39,15 @@ def finding(
         "wrong_when": "never",
         **changes,
     }
+
+
+def followed(
+    before: Sequence[ExplainResult],
+    after: Sequence[ExplainResult],
+    speedup: Interval,
+    differences: Sequence[Difference],
+) -> list[RemedyFollowUp]:
+    return follow_up(before, after, appeared(before, after), speedup, differences)
 
 
 def explained(*findings: dict[str, Any], run: str = "run-0") -> ExplainResult:
@@ -69,7 +78,7 @@ def changed(*names: str) -> list[Difference]:
 def test_the_one_finding_that_is_gone_is_compared_with_the_speed_up() -> None:
     before = explained(finding("input-bound", 1.21), finding("slow-rank", 1.05, ranks=[3]))
     after = explained(finding("slow-rank", 1.06, ranks=[3]), run="run-1")
-    (one,) = follow_up([before], [after], SPEEDUP, changed("OMP_NUM_THREADS"))
+    (one,) = followed([before], [after], SPEEDUP, changed("OMP_NUM_THREADS"))
     assert (one.rule, one.state, one.kept) == ("input-bound", "gone", "kept")
     assert (one.loss_s_before, one.loss_s_after) == (0.05, 0.0)
     assert one.changed == ["OMP_NUM_THREADS"]
@@ -78,13 +87,13 @@ def test_the_one_finding_that_is_gone_is_compared_with_the_speed_up() -> None:
 
 def test_a_finding_of_another_rank_is_another_finding() -> None:
     before, after = explained(finding("slow-rank", 1.2, ranks=[3])), explained(finding("slow-rank", 1.2, ranks=[5]))
-    (one,) = follow_up([before], [after], SPEEDUP, [])
+    (one,) = followed([before], [after], SPEEDUP, [])
     assert (one.ranks, one.state) == ([3], "gone")
 
 
 def test_two_remedies_at_once_are_both_listed_and_neither_is_judged() -> None:
     before = explained(finding("input-bound", 1.1), finding("slow-rank", 1.15, ranks=[3]))
-    found = follow_up([before], [explained(run="run-1")], SPEEDUP, [])
+    found = followed([before], [explained(run="run-1")], SPEEDUP, [])
     assert [one.rule for one in found] == ["slow-rank", "input-bound"]  # largest gain first
     assert {one.kept for one in found} == {"not decidable"}
 
@@ -95,7 +104,7 @@ def test_a_remedy_that_another_finding_hid_is_not_judged_by_what_it_gains_alone(
         finding("slow-rank", 1.8, ranks=[1], is_hidden=True), finding("slow-rank", 1.4, ranks=[0], is_hidden=True)
     )
     after = explained(finding("slow-rank", 1.4, ranks=[0]), run="run-1")
-    (one,) = follow_up([before], [after], SPEEDUP, [])
+    (one,) = followed([before], [after], SPEEDUP, [])
     assert (one.ranks, one.state, one.is_hidden, one.kept) == ([1], "gone", True, "not decidable")
 
 
@@ -104,7 +113,7 @@ def test_what_a_larger_new_finding_may_hide_is_not_called_gone_and_no_promise_is
     before = explained(finding("between-phases", 1.06, loss_s=0.0015))
     after = explained(finding("slow-rank", 1.4, ranks=[1], loss_s=0.0129), run="run-1")
     slower = Interval(value=0.68, low=0.60, high=0.78)
-    (one,) = follow_up([before], [after], slower, [])
+    (one,) = followed([before], [after], slower, [])
     assert (one.rule, one.state, one.kept) == ("between-phases", "not found", "not decidable")
     (new,) = appeared([before], [after])
     assert (new.rule, new.ranks, new.loss_s, new.gain.value) == ("slow-rank", [1], 0.0129, 1.4)
@@ -115,23 +124,23 @@ def test_what_a_larger_new_finding_may_hide_is_not_called_gone_and_no_promise_is
 def test_what_is_not_found_in_a_faster_training_is_gone_although_another_loss_is_larger() -> None:
     before = explained(finding("slow-rank", 1.2, ranks=[3], loss_s=0.01))
     after = explained(finding("network-bound", 1.3, loss_s=0.02), run="run-1")
-    (one,) = follow_up([before], [after], SPEEDUP, [])
+    (one,) = followed([before], [after], SPEEDUP, [])
     assert (one.state, one.kept) == ("gone", "kept")
 
 
 def test_a_promise_that_failed_is_not_judged_where_a_smaller_finding_is_new() -> None:
     before = explained(finding("input-bound", 1.4, loss_s=0.03))
     after = explained(finding("slow-rank", 1.2, ranks=[1], loss_s=0.01), run="run-1")
-    (failed,) = follow_up([before], [after], SPEEDUP, [])
+    (failed,) = followed([before], [after], SPEEDUP, [])
     assert (failed.state, failed.kept) == ("gone", "not decidable")
-    (fulfilled,) = follow_up([before], [after], Interval(value=1.4, low=1.37, high=1.43), [])
+    (fulfilled,) = followed([before], [after], Interval(value=1.4, low=1.37, high=1.43), [])
     assert (fulfilled.state, fulfilled.kept) == ("gone", "kept")
 
 
 def test_a_finding_that_shrank_was_worked_on_and_one_that_stayed_was_not() -> None:
     before = explained(finding("input-bound", 1.21), finding("slow-rank", 1.3, ranks=[3]))
     after = explained(finding("input-bound", 1.02, loss_s=0.01), finding("slow-rank", 1.3, ranks=[3], loss_s=0.04))
-    (one,) = follow_up([before], [after], SPEEDUP, [])
+    (one,) = followed([before], [after], SPEEDUP, [])
     assert (one.rule, one.state) == ("input-bound", "smaller")
 
 
@@ -139,9 +148,9 @@ def test_without_an_explanation_of_the_runs_after_the_differences_tell() -> None
     before = explained(
         finding("input-bound", 1.21), finding("network-bound", 1.4, options=["NCCL_SOCKET_IFNAME", "launch.interface"])
     )
-    (one,) = follow_up([before], [], SPEEDUP, changed("OMP_NUM_THREADS", "--lr"))
+    (one,) = followed([before], [], SPEEDUP, changed("OMP_NUM_THREADS", "--lr"))
     assert (one.rule, one.state, one.changed, one.kept) == ("input-bound", "not known", ["OMP_NUM_THREADS"], "kept")
-    (other,) = follow_up([before], [], SPEEDUP, changed("launch.interface"))
+    (other,) = followed([before], [], SPEEDUP, changed("launch.interface"))
     assert other.rule == "network-bound"
     assert other.kept == "less"
 
@@ -149,7 +158,7 @@ def test_without_an_explanation_of_the_runs_after_the_differences_tell() -> None
 def test_a_finding_that_was_stored_without_options_names_no_difference() -> None:
     stored = finding("cpu-contention", 1.21, remedy="set OMP_NUM_THREADS")
     del stored["options"]
-    (one,) = follow_up([explained(stored)], [], SPEEDUP, changed("OMP_NUM_THREADS"))
+    (one,) = followed([explained(stored)], [], SPEEDUP, changed("OMP_NUM_THREADS"))
     assert (one.state, one.changed) == ("not known", [])
 
 
@@ -157,7 +166,7 @@ def test_other_words_of_a_remedy_change_no_follow_up() -> None:
     """Nothing that follows a remedy up reads its text."""
     differing = changed("OMP_NUM_THREADS", "launch.bind")
     results = [
-        follow_up([explained(finding("cpu-contention", 1.21, remedy=text, title=text))], [], SPEEDUP, differing)
+        followed([explained(finding("cpu-contention", 1.21, remedy=text, title=text))], [], SPEEDUP, differing)
         for text in ("set OMP_NUM_THREADS", "launch.bind=cores helps", "")
     ]
     facts = [one.model_dump(exclude={"remedy", "title"}) for (one,) in results]
@@ -167,7 +176,7 @@ def test_other_words_of_a_remedy_change_no_follow_up() -> None:
 
 def test_where_nothing_tells_the_largest_are_listed() -> None:
     before = explained(*(finding("slow-rank", 1 + rank / 100, ranks=[rank]) for rank in range(9)))
-    found = follow_up([before], [], SPEEDUP, [])
+    found = followed([before], [], SPEEDUP, [])
     assert [one.ranks[0] for one in found] == [8, 7, 6, 5, 4]
     assert len(found) == MOST
 
@@ -175,15 +184,15 @@ def test_where_nothing_tells_the_largest_are_listed() -> None:
 def test_a_finding_counts_where_most_runs_have_it_and_its_interval_is_the_widest() -> None:
     often = [explained(finding("input-bound", gain)) for gain in (1.1, 1.2, 1.3)]
     rare = explained(finding("input-bound", 1.2), finding("slow-rank", 1.5, ranks=[1]))
-    (one,) = follow_up([*often, rare], [], SPEEDUP, [])
+    (one,) = followed([*often, rare], [], SPEEDUP, [])
     assert one.promised.value == pytest.approx(1.2)
     assert (one.promised.low, one.promised.high) == (pytest.approx(1.08), pytest.approx(1.32))
 
 
 def test_advice_predicts_nothing() -> None:
     advice = finding("mixed-precision", 1.5, gain=None, loss_s_per_step=None, advice=True)
-    assert follow_up([explained(advice)], [], SPEEDUP, []) == []
-    assert follow_up([], [], SPEEDUP, []) == []
+    assert followed([explained(advice)], [], SPEEDUP, []) == []
+    assert followed([], [], SPEEDUP, []) == []
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,10 @@ def test_the_decision_and_the_promise_come_first() -> None:
     assert promises.rows[0][1:5] == ("kept", "1.10× (1.08× to 1.12×)", "1.10× (1.08× to 1.12×)", "gone")
 
 
+def test_what_is_new_in_a_slower_training_comes_before_promises() -> None:
+    assert list(blocks(*compared(decision="slower")))[:4] == ["answer", "appeared", "promises", "metrics"]
+
+
 @pytest.mark.parametrize(("kept", "shown"), [("less", "not kept"), ("not decidable", "cannot tell")])
 def test_a_promise_that_the_data_cannot_judge_is_neither_kept_nor_broken(kept: str, shown: str) -> None:
     result, runs = compared()

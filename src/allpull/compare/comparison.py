@@ -76,6 +76,7 @@ def compare(sides: Sides, options: Options) -> CompareResult:
     listed = [name for name in changes if not options.metrics or name in options.metrics]
     speedup = changes[SPEEDUP].change if SPEEDUP in changes else None
     explained_before, explained_after = _explanations(sides.before), _explanations(sides.after)
+    new = appeared(explained_before, explained_after)
     return CompareResult(
         schema=tag("compare"),
         before=[_compared_run(run, one) for run, one in zip(sides.before, before, strict=True)],
@@ -87,8 +88,8 @@ def compare(sides: Sides, options: Options) -> CompareResult:
         smallest=primary_change.smallest if primary_change else None,
         metrics=[changes[name] for name in sorted(listed, key=lambda name: name != primary)],
         gates=[judge(gate, changes.get(gate.metric)) for gate in options.gates],
-        promised=follow_up(explained_before, explained_after, speedup, differing),
-        appeared=appeared(explained_before, explained_after),
+        promised=follow_up(explained_before, explained_after, new, speedup, differing),
+        appeared=new,
         differences=differing,
         notes=[
             *notes,

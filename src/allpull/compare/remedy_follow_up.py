@@ -34,16 +34,16 @@ class RecurringFinding:
 def follow_up(
     before: Sequence[ExplainResult],
     after: Sequence[ExplainResult],
+    new: Sequence[NewFinding],
     speedup: Interval | None,
     differences: Sequence[Difference],
 ) -> list[RemedyFollowUp]:
     """The findings of ``before`` that were addressed, else the largest, each with its state in ``after``.
 
-    ``speedup``, after ÷ before, is that of the whole training.
+    ``new`` are those that ``appeared``. ``speedup``, after ÷ before, is that of the whole training.
     """
     losses_s = {_key(one.finding): one.loss_s for one in _recurring(after)} if after else None
     names = {difference.fact for difference in differences}
-    new = appeared(before, after)
     is_slower = speedup is None or speedup.value < 1
     hidden_s = max((one.loss_s for one in new), default=0.0) if is_slower else 0.0
     listed = [_followed_up(one, losses_s, hidden_s, speedup, names) for one in _recurring(before)]

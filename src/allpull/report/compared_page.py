@@ -48,10 +48,10 @@ def write(result: CompareResult, runs: ScalingReport, path: Path) -> Path:
 def blocks(result: CompareResult, runs: ScalingReport) -> dict[str, Block]:
     """The sections of the page, by name, in order; those without content are left out."""
     sided = _by_side(result, runs)
+    promises, appeared = ("promises", _promises(result)), ("appeared", _appeared(result))
     made = {
         "answer": _answer(result),
-        "promises": _promises(result),
-        "appeared": _appeared(result),
+        **dict((appeared, promises) if result.is_worse else (promises, appeared)),
         "metrics": _metrics(result),
         "phases": phases.block(sided),
         "steps": steps.block(sided),

@@ -130,6 +130,11 @@ class CompareResult(Record):
     differences: list[Difference] = Field(description="facts that must agree first")
     notes: list[str]
 
+    @property
+    def is_worse(self) -> bool:
+        """Whether the runs after are, so that what is new in them matters most."""
+        return self.decision in {"slower", "worse"}
+
 
 class PlacedProbe(Record):
     """One all-reduce probe: where its ranks were."""

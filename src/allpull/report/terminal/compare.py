@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -44,10 +45,10 @@ class Comparison:
         yield headline(result)
         yield bullets(list(_basis(result)))
         yield _metrics(result, wide=options.max_width >= WIDE)
-        yield from _titled(
-            "Predictions of explain:", [_follow_up(one, alone=len(result.promised) == 1) for one in result.promised]
-        )
-        yield from _titled("Findings of explain that only the runs after have:", [_new(one) for one in result.appeared])
+        promised = [_follow_up(one, alone=len(result.promised) == 1) for one in result.promised]
+        promises = _titled("Predictions of explain:", promised)
+        appeared = _titled("Findings of explain that only the runs after have:", [_new(one) for one in result.appeared])
+        yield from chain(*((appeared, promises) if result.is_worse else (promises, appeared)))
         if result.gates:
             yield Text("Gates:")
             yield from (_gate(one) for one in result.gates)
