@@ -116,6 +116,22 @@ def test_a_rank_that_is_late_between_its_phases_is_load_balance() -> None:
     assert gains["orchestration"] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_ranks_do_in_turn_between_two_meetings_they_have_in_common(ranks: int) -> None:
+    """Local SGD: each takes 18 ms in its turn, and as long as the others until models are averaged. Nobody waits."""
+    steps, turns = 12 * ranks, 4
+    averages = Call(use="all_reduce", at="end", steps=range(turns * ranks - 1, steps, turns * ranks))
+    in_turn = rotating(ranks, steps, by_s=0.018)
+    one = window(ranks, steps, forward=0.02, backward=0.04, other=in_turn, calls=[averages], reduces=False)
+    found = factors(one)
+    assert found["orchestration"] == pytest.approx(60 / (60 + 18 / ranks))
+    assert found["serialisation"] == pytest.approx(1.0)
+    assert found["load_balance"] == pytest.approx(1.0)
+    gains = tree(one).gains
+    assert gains["orchestration"] == pytest.approx((60 + 18 / ranks) / 60)
+    assert gains["serialisation"] == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(("ranks", "sleeping"), [(2, 2), (3, 3), (4, 4), (4, 3), (8, 7)])
 def test_ranks_that_are_late_between_their_phases_in_turn_are_serialisation(ranks: int, sleeping: int) -> None:
     """Each sleeps 18 ms in its turn, one perhaps never: useful work is balanced, and gone the step is 60 ms long."""

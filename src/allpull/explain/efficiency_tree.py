@@ -4,7 +4,8 @@ Each factor compares two replays, the second of which lacks one more kind of los
 
     T0 as recorded          T1 transfers take no time      T2 and no input wait
     T3 and no sequential work
-    T4 and no copies, host gaps, other work, as far as ranks have them in common; beyond that they make a rank late
+    T4 and no copies, host gaps, other work, as far as ranks have them in common from one meeting to the next; beyond
+         that they make a rank late
     T5 = max over ranks of their useful work and of what is left of copies, gaps and other work, beyond what the lower
          median rank has of these: ranks that are late in turn are not the same rank each step
     T6 = mean over ranks of their useful work

@@ -190,6 +190,19 @@ class Window:
         """``following_calls`` of its events."""
         return following_calls(self.kind, self.use)
 
+    @property
+    def round_of(self) -> NDArray[np.intp]:
+        """The round of each step, (steps,): it ends with a step in which ranks meet, as every step of DDP is.
+
+        Between two averages of local SGD it takes several. Where no meeting is recorded, each step is one.
+        """
+        meeting = (self.kind == REDUCE) | self.meets.any(axis=1)
+        ends = np.zeros(self.steps.size, dtype=np.bool_)
+        ends[self.step_of[meeting]] = True
+        if not ends.any():
+            ends[:] = True
+        return np.cumsum(ends) - ends
+
     def per_step(self, name: str) -> Floats:
         """Seconds of phase ``name`` by step and rank, shape (steps, ranks)."""
         return self.sums(self.work[name]) if name in self.work else np.zeros((self.steps.size, self.ranks))

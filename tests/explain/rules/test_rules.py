@@ -428,6 +428,19 @@ def test_what_all_do_where_epochs_begin_is_told_by_their_steps() -> None:
     assert not any("nearly all of it" in evidence.what for one in often.findings for evidence in one.evidence)
 
 
+def test_what_ranks_do_in_turn_between_two_averages_of_their_models_is_what_all_do() -> None:
+    """Local SGD: each sleeps 20 ms in every second step, and as long as the other when they meet; nobody waits."""
+    averages = Call(use="all_reduce", at="end", steps=range(7, STEPS, 8))
+    made = job(2, other=rotating(2, STEPS, by_s=0.020), calls=[averages], reduces=False)
+    (one,) = found(made, Machine(hosts=hosts_of(2))).findings
+    assert one.rule == "between-phases"
+    assert one.gain is not None
+    assert one.gain.is_at_most
+    (of_each,) = found(job(2, other=0.010, calls=[averages], reduces=False), Machine(hosts=hosts_of(2))).findings
+    assert of_each.gain is not None
+    assert one.gain.value == pytest.approx(of_each.gain.value, rel=0.02)
+
+
 def test_what_all_ranks_do_is_said_of_the_rank_where_there_is_one() -> None:
     (alone,) = found(job(1, steps=100, other=0.02)).findings
     assert alone.title.startswith("The rank spends 20.2 ms per step between")

@@ -42,7 +42,7 @@ from allpull.explain.remedy import joined
 from allpull.explain.remedy_text import mark_or_trace, numbered
 from allpull.explain.rules.common_stall import CAUSES, against
 from allpull.replay.whatif.levels import without_shared
-from allpull.replay.whatif.work import lower_median, without_common, without_pacing, without_part
+from allpull.replay.whatif.work import lower_median, per_round, without_common, without_pacing, without_part
 from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
 from allpull.units import show_time
@@ -53,12 +53,13 @@ LEAST = 0.05  # of a step: any loop does some work between its phases
 def find(facts: Facts) -> list[Candidate]:
     """The job, where all ranks spend time outside the known phases."""
     other_s = float(lower_median(facts.mean_s("other")))
-    at_once_s = float(lower_median(facts.window.per_step("other")).mean())
+    at_once_s = float(lower_median(per_round(facts.window, "other")).sum()) / max(1, facts.window.steps.size)
     in_turn = at_once_s < MOST * other_s  # then most of it is no jitter of what all do, and another finding
     other_s = at_once_s if in_turn else other_s
     if other_s < LEAST * facts.step_s or not is_work(facts.window, "other"):
         return []
-    without: Removal = partial(without_common if in_turn else without_shared, phases=("other",))
+    meets_in_each = np.unique(facts.window.round_of).size == facts.window.steps.size
+    without: Removal = partial(without_shared if meets_in_each and not in_turn else without_common, phases=("other",))
     bounds: tuple[Removal, Removal] | None = (as_recorded, without)
     steps = _few_steps(facts)
     covered = explained_shares(facts.window.per_step("other"), facts.stalls.seconds)

@@ -38,18 +38,23 @@ def lower_median(seconds: Floats) -> Floats:
 
 
 def without_common(window: Window, phases: Collection[str]) -> Window:
-    """The time that ranks have in common in ``phases`` is gone: in each step up to that of the lower median rank.
+    """The time that ranks have in common in ``phases`` is gone: in each round up to that of the lower median rank.
 
     What a rank takes beyond that stays: it makes the rank late, which is a separate loss.
     """
     work = dict(window.work)
     for name in phases:
         if name in work:
-            seconds = window.per_step(name)
+            seconds = per_round(window, name)
             left_s = np.maximum(seconds - lower_median(seconds)[:, None], 0.0)
             left = np.divide(left_s, seconds, out=np.zeros_like(seconds), where=seconds > 0)
-            work[name] = work[name] * left[window.step_of]
+            work[name] = work[name] * left[window.round_of[window.step_of]]
     return replace(window, work=work)
+
+
+def per_round(window: Window, name: str) -> Floats:
+    """Seconds of phase ``name`` from one meeting of the ranks to the next, (rounds, ranks)."""
+    return np.add.reduceat(window.per_step(name), np.flatnonzero(np.diff(window.round_of, prepend=-1)), axis=0)
 
 
 def without_part(window: Window, phase: str, gone_s: Floats) -> Window:
