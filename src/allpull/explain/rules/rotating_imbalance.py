@@ -77,7 +77,7 @@ PAUSE = 0.25  # of a step: longer than any jitter
 CLEAR, PAUSE_SDS = 2.0, 8.0  # times the least share, and standard deviations: a shorter pause that is no jitter either
 MIN_RANKS = 2
 WAITED = 0.4  # of what others would wait if they met the last rank in each step: less is lateness that mostly evens out
-MOSTLY = 0.75  # of the pauses: a rank that has more is named, though chance may have chosen it
+MOSTLY = 0.75  # of the pauses, or of their time: a rank that has more is named, though chance may have chosen it
 NOW_AND_THEN = sentence(
     "look for what the program does on these ranks once in so many steps (logging, plots, saving, metrics): do it less "
     "often, in a thread, or on all of them at the same step"
@@ -218,11 +218,13 @@ def _in_turn(paused_s: Floats, last_rank: NDArray[np.intp], steps: int) -> str:
     'Ranks pause: in 9 of 175 steps one of them, mostly rank 0, is late, by 400 ms'
     >>> _in_turn(np.full(9, 0.4), np.array([0] * 5 + [1] * 4), 175)
     'Ranks pause in turn: in 9 of 175 steps one of them is late, by 400 ms'
+    >>> _in_turn(np.array([0.34, 0.01, 0.01]), np.array([1, 0, 0]), 175)
+    'Ranks pause: in 3 of 175 steps one of them, mostly rank 1, is late, by 120 ms'
     """
     often, by = f"in {paused_s.size:,} of {steps:,} steps one of them", show_time(float(paused_s.mean()))
-    by_rank = np.bincount(last_rank)
-    if by_rank.max() > MOSTLY * paused_s.size:
-        return f"Ranks pause: {often}, mostly rank {int(by_rank.argmax())}, is late, by {by}"
+    by_rank_s = np.bincount(last_rank, weights=paused_s)
+    if by_rank_s.max() > MOSTLY * paused_s.sum():
+        return f"Ranks pause: {often}, mostly rank {int(by_rank_s.argmax())}, is late, by {by}"
     return f"Ranks pause in turn: {often} is late, by {by}"
 
 
