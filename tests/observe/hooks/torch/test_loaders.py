@@ -63,14 +63,16 @@ def ahead(loader):
     threading.Thread(target=fetch, daemon=True).start()
     yield from iter(fetched.get, None)
 
-for x, y in ahead(loader):
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(model(x), y).backward()
-    optimizer.step()
+for epoch in range(2):
+    for x, y in ahead(loader):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
 """
     )
     assert (run.code, run.err) == (0, "")
-    assert [(step.samples, step.input_ns) for step in run.steps()] == [(samples, None) for samples in SAMPLES]
+    assert [(step.samples, step.input_ns) for step in run.steps()] == [(samples, None) for samples in 2 * SAMPLES]
+    assert run.events("epoch") == []
 
 
 def test_an_evaluation_amid_an_epoch_takes_no_samples_from_it(watched: Watch) -> None:
@@ -115,6 +117,73 @@ for (x, y), (more, _) in zip(loader, other):
     )
     assert [step.samples for step in run.steps()] == 5 * [10]
     assert [step.epoch for step in run.steps()] == 5 * [0]
+
+
+@pytest.mark.parametrize("is_exhausted", [False, True])
+def test_two_loaders_in_turn_have_the_epochs_of_the_first(watched: Watch, is_exhausted: bool) -> None:
+    """Several tasks: the pass of the second loader is part of the epoch; one of the first begins the next."""
+    run = watched(
+        TRAINING
+        + f"""
+others = DataLoader(TensorDataset(torch.randn(100, 8), torch.randint(0, 3, (100,))), batch_size=10)
+for epoch in range(3):
+    tasks = [iter(loader), iter(others)]
+    for step in range(10):
+        x, y = next(tasks[step % 2])
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    if {is_exhausted}:
+        assert next(tasks[0], None) is None
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    assert [step.epoch for step in run.steps()] == [epoch for epoch in range(3) for _ in range(10)]
+    assert [step.samples for step in run.steps()] == 3 * [16, 10, 16, 10, 16, 10, 16, 10, 6, 10]
+
+
+def test_a_loader_that_the_program_does_not_return_to_ends_its_epoch(watched: Watch) -> None:
+    """Its iterator is still there, and has more batches: the next loader is at first taken for one beside it."""
+    run = watched(
+        TRAINING
+        + """
+def train(x, y):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+
+first = iter(loader)
+for _ in range(3):
+    train(*next(first))
+others = DataLoader(data, batch_size=35)
+for epoch in range(3):
+    for batch in others:
+        train(*batch)
+"""
+    )
+    assert [step.epoch for step in run.steps()] == [0, 0, 0, 0, 0, 1, 1, 2, 2]
+
+
+def test_loaders_one_after_the_other_have_epochs_of_their_own(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+def train(x, y):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+
+others = DataLoader(data, batch_size=35)
+for epoch in range(2):
+    for batch in loader:
+        train(*batch)
+        if epoch:
+            break
+    for batch in others:
+        train(*batch)
+"""
+    )
+    assert [step.epoch for step in run.steps()] == [0] * 5 + [1] * 2 + [2] + [3] * 2
 
 
 def test_a_network_that_only_makes_samples_for_another_is_not_evaluated(watched: Watch) -> None:

@@ -1,171 +1,19 @@
-"""The number of samples and elements in a batch of any structure, and the step that trained on it."""
+"""The number of samples and elements in a batch of any structure."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Callable, Deque, Dict, List, Optional, Tuple
-
-if TYPE_CHECKING:
-    from ...recording.recorder import Recorder
+from typing import Any, List, Optional, Tuple
 
 DEEPEST = 4  # nesting levels of a batch that are searched for its first tensor
 MOST_PARTS = 16  # of a batch that are looked at for their size
-MOST_WAITING = 4096  # batches that were fetched and not trained on; older ones are forgotten
-MOST_PASSES = 16  # over loaders at a time; beyond that the oldest are dropped
 
 Content = Tuple[Optional[int], Optional[int]]
 """Samples and elements of a batch."""
 NOTHING: Content = (None, None)
 LISTS = (list, tuple)
 PAIR = 2  # parts of most batches: inputs and targets
-
-
-class Batches:
-    """Batches of each pass over a loader, in their order, until the program trains on them.
-
-    It trains on the oldest batch of the pass that it fetched from last: a loop may fetch ahead, and evaluate on batches
-    of other loaders in between; where it did so after it had fetched a batch to train on, that is next (``turn_back``).
-    A pass is an epoch if the program trains on one of its batches. ``given`` is the content of a forward pass, for
-    programs without a loader. ``held`` are backward passes after an optimizer stepped, of which is not known yet
-    whether they are for another optimizer of its step, on the same batch.
-
-    While there is a ``digest`` function, ``learned_from`` gets the digest of each batch that the program trains on;
-    None: it has none. ``iterable_workers`` are the workers of the loader that gave the last of them, if its data set is
-    an `IterableDataset`.
-    """
-
-    def __init__(self) -> None:
-        self.given = NOTHING
-        self.given_digest: Optional[str] = None
-        self.digest: Optional[Callable[[Any], Optional[str]]] = None
-        self.learned_from: List[Optional[str]] = []
-        self.iterable_workers: Optional[int] = None
-        self.held = 0
-        self._passes: Dict[int, Pass] = {}
-        self.turned_to: Optional[int] = None
-        self.now = Pass()  # the one that the program fetched from last
-        self.now.learned = True  # without a loader there are no epochs
-        self._left: Optional[Pass] = None  # the first one that the program left with a batch to train on
-        self._epochs = 0
-
-    @property
-    def is_new_pass(self) -> bool:
-        """Whether the program has trained on no batch of the current pass."""
-        return not self.now.learned or not self._passes
-
-    @property
-    def is_between(self) -> bool:
-        """Whether the program has fetched nothing since it trained last."""
-        return len(self.now.waiting) <= self.now.ahead
-
-    def is_learned_from(self, iterator: int) -> bool:
-        """Whether the program has trained on a batch of the current pass with the iterator of this id."""
-        loader_pass = self._passes.get(iterator)
-        return loader_pass is not None and loader_pass.learned
-
-    def begin(self, iterator: int) -> None:
-        """A pass begins with the iterator of this id."""
-        self._passes.pop(iterator, None)  # a reused id, or a persistent iterator
-        if len(self._passes) >= MOST_PASSES:
-            del self._passes[next(iter(self._passes))]
-        self._passes[iterator] = Pass()
-        self.turned_to = None
-
-    def repeat(self, iterator: int) -> None:
-        """The iterator begins another pass: all that it gave before is of the last one."""
-        loader_pass = self._passes.get(iterator)
-        if loader_pass is not None:
-            loader_pass.left = len(loader_pass.waiting)
-            loader_pass.learned &= loader_pass.left > 0
-
-    def turn_to(self, iterator: int) -> None:
-        """The next batch comes from the pass with this iterator."""
-        loader_pass = self._passes.get(iterator)
-        if loader_pass is not None:
-            if self._left is None and loader_pass is not self.now and len(self.now.waiting) > self.now.ahead:
-                self._left = self.now
-            self.now, self.turned_to = loader_pass, iterator
-
-    def unlearned(self, *, with_now: bool) -> Optional[Pass]:
-        """The first pass since the program trained that has a batch for it to train on, the current one perhaps."""
-        is_now = with_now and len(self.now.waiting) > self.now.ahead
-        return self._left or (self.now if is_now else None)
-
-    def turn_back(self, loader_pass: Pass) -> None:
-        """What was fetched since was evaluated: the program trains on what it had fetched in ``loader_pass``."""
-        self.now, self.turned_to = loader_pass, None
-
-    def fetched(self, batch: Any, iterator: Any) -> None:
-        """The program fetched ``batch`` from a loader's ``iterator``."""
-        self.now.waiting.append(content_from(batch, iterator))
-        if self.digest is not None:
-            self.now.digests.append(self.digest(batch))
-            self.now.iterable_workers = getattr(iterator, "_allpull_iterable", None)
-
-    def give_inputs(self, inputs: Any) -> None:
-        """A network runs on ``inputs``, in a program without a loader."""
-        if self.digest is not None and self.given_digest is None:
-            self.given_digest = self.digest(inputs)
-        self.give(content_of(inputs))
-
-    def give(self, content: Content) -> None:
-        """A network ran on so many samples and elements."""
-        if self.given[0] is None:
-            self.given = content
-
-    def begin_epoch(self) -> int:
-        """The program trains for the first time in this pass; returns the number of the epoch."""
-        self.now.learned = True
-        self._epochs += 1
-        return self._epochs - 1
-
-    def hold(self, _: Recorder) -> None:
-        """The program trains on its next batch, or again on the last one."""
-        self.held += 1
-
-    def release(self, recorder: Recorder) -> None:
-        """A step was written: what is held is of the step that has begun."""
-        for _ in range(self.held):
-            self.learn(recorder)
-        self.held = 0
-
-    def learn(self, recorder: Recorder) -> None:
-        """The program trains on its next batch: its content is of the step of ``recorder``."""
-        given, self.given = self.given, NOTHING
-        now = self.now
-        if self.digest is not None:
-            self.learned_from.append(now.digests.popleft() if now.digests else self.given_digest)
-            self.given_digest, self.iterable_workers = None, now.iterable_workers
-        samples, elements = now.waiting.popleft() if now.waiting else given
-        now.ahead = len(now.waiting)
-        self._left = None
-        if now.left:
-            now.left -= 1
-            now.learned = now.left > 0
-        if samples is not None:
-            recorder.samples = samples + (recorder.samples or 0)
-        if elements is not None:
-            recorder.elements = elements + (recorder.elements or 0)
-
-
-class Pass:
-    """One pass over a loader: contents of its pending batches, and whether the program trained on one.
-
-    Where the loader has begun another pass with the same iterator, ``left`` of them are still of this one. ``ahead`` of
-    them were pending when the program trained last. ``digests`` are those of the oldest, and ``iterable_workers`` the
-    workers of their loader, if its data set is an `IterableDataset`.
-    """
-
-    __slots__ = ("ahead", "digests", "iterable_workers", "learned", "left", "waiting")
-
-    def __init__(self) -> None:
-        self.learned = False
-        self.ahead = self.left = 0
-        self.waiting: Deque[Content] = deque(maxlen=MOST_WAITING)
-        self.digests: Deque[Optional[str]] = deque(maxlen=MOST_WAITING)
-        self.iterable_workers: Optional[int] = None
 
 
 class Contents:

@@ -12,7 +12,7 @@ from typing import Callable, Optional
 
 from ...recording.recorder import Recorder
 from ...recording.step_line import EVALUATION, FORWARD
-from .batch_size import Batches, Pass
+from .batches import Batches, Pass
 
 NEVER = -2  # no step is the next one after it
 

@@ -9,7 +9,7 @@ from ...recording.recorder import Recorder
 from ...recording.step_line import EVALUATION, FORWARD
 from ..safety import safely
 from ..session import Session
-from .batch_size import Batches
+from .batches import Batches
 from .evaluation import Evaluation, is_evaluating
 from .phases import NOT_SEEN, Phases
 from .rollout import Rollout

@@ -75,10 +75,10 @@ class StepInference(NotLearning):
         return recorder.enter(INPUT)
 
     @safely("loaders")
-    def pass_begun(self, iterator: int) -> None:
-        """The iterator with id ``iterator`` is made."""
+    def pass_begun(self, iterator: Any, loader: Any) -> None:
+        """The ``iterator`` of a ``loader`` is made."""
         self.deferred.settle()
-        self.batches.begin(iterator)
+        self.batches.begin(iterator, loader)
 
     @safely("loaders")
     def pass_repeats(self, iterator: int) -> None:
@@ -103,6 +103,7 @@ class StepInference(NotLearning):
         if self._trains:
             return ELSEWHERE
         self.batches.turn_to(iterator)
+        self.batches.now.thread = get_ident()
         return NOT_SEEN
 
     def _fetch_after_step(self, iterator: int) -> int:
@@ -199,9 +200,7 @@ class StepInference(NotLearning):
             if recorder.stack:
                 self._learning(recorder)
             if not batches.now.learned:
-                epoch = batches.begin_epoch()
-                if not self.epochs_by_marks:
-                    recorder.epoch(epoch)
+                self._learns_from_pass(recorder)
             (batches.hold if recorder.is_cut and self.loads else batches.learn)(recorder)
             recorder.passes = 1 + (recorder.passes or 0)
             if recorder.paused:
@@ -216,6 +215,16 @@ class StepInference(NotLearning):
             return recorder.enter(BACKWARD)
         except Exception as error:  # noqa: BLE001
             return self._lose("backward", error)
+
+    def _learns_from_pass(self, recorder: Recorder) -> None:
+        """The program trains for the first time on a batch of this pass over a loader."""
+        batches = self.batches
+        if batches.now.thread not in (None, get_ident()):
+            batches.leave_loaders()
+            return
+        epoch = batches.begin_epoch()
+        if epoch is not None and not self.epochs_by_marks:
+            recorder.epoch(epoch)
 
     def backward_ends(self, depth: int) -> None:
         """A backward pass ended."""

@@ -29,7 +29,7 @@ def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
         self._allpull_length = _length_of_repeated(loader)
         self._allpull_most = _batch_size(loader)
         self._allpull_iterable = _workers_of_iterable(loader)
-        inference.pass_begun(id(self))  # fastai's loader makes iterators itself
+        inference.pass_begun(self, loader)  # fastai's loader makes iterators itself
 
     @functools.wraps(iterate)
     def observed_iterate(self: Any) -> Any:
@@ -38,13 +38,20 @@ def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
             iterator = iterate(self)
         finally:
             inference.leave(depth)
-        inference.pass_begun(id(iterator))
+        _begins_again(iterator)
+        inference.pass_begun(iterator, self)
         return iterator
 
-    base._allpull_length, base._allpull_most, base._allpull_iterable = 0, None, None
+    base._allpull_length, base._allpull_most, base._allpull_iterable, base._allpull_is_over = 0, None, None, False
     base.__init__ = observed_construct
     base.__next__ = functools.wraps(take)(fetching(inference.deferred, take, inference.pass_repeats))
     dataloader.DataLoader.__iter__ = observed_iterate  # type: ignore[method-assign]  # wrapping is the point
+
+
+def _begins_again(iterator: Any) -> None:
+    """The ``iterator`` of a loader that keeps its workers is that of a new pass."""
+    if getattr(iterator, "_allpull_is_over", False):
+        iterator._allpull_is_over = False
 
 
 def _batch_size(loader: Any) -> Optional[int]:

@@ -37,6 +37,7 @@ def fetching(calls: Deferred, take: Callable[[Any], Any], repeats: Callable[[int
         try:
             batch = take(iterator)
         except BaseException:  # usually the end of the pass
+            iterator._allpull_is_over = True
             calls.leave(depth)
             raise
         length = iterator._allpull_length
