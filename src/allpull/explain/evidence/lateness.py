@@ -41,7 +41,7 @@ BY_SAMPLE = ("forward", "backward")
 UNEVEN = 0.01  # of the samples of the median rank: less is the rounding of shards
 BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less is not late because of them
 NEGLIGIBLE = 0.005  # of a step: smaller lateness explains nothing
-MIN_RANKS, FEW_RANKS = 3, 8  # with phases of their own; of many ranks half have no faults of their own
+FEW_RANKS = 8  # of fewer, more than half may have faults of their own
 OF_PHASE = 0.5  # of its lateness in a phase: a rank that is that much late in total does not only cut phases otherwise
 CERTAIN = 0.5  # of its lateness before a meeting, without queueing, has to be waited for
 HELD = 0.05  # of a step without a CPU, beyond the others: cores differ by a few percent
@@ -120,7 +120,7 @@ def late_ranks(window: Window, machine: Machine, blame: Blame | None = None, sta
     else:
         contended = _held(held_s, surely_s, window)
         slow = [
-            one for one in out if own_meetings or _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s
+            one for one in out if hidden or _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s
         ]
         named = {one.rank for one in (*slow, *contended)}
         unsure = [one for one in outliers(own_s).ranks if one.rank not in named and one.size.value >= least_s]
@@ -171,11 +171,12 @@ def _loaders(window: Window, least_s: float) -> tuple[Outlier, ...]:
 def _in_different_phases(window: Window, own_s: Floats, held_s: Floats) -> tuple[Outlier, ...]:
     """The late ranks, where these are more than half of all, but not in any one phase; otherwise none.
 
-    In total they hide each other: of three ranks two are late, or one is fast. In each phase most ranks are not late.
+    In total they hide each other: of three ranks two are late, or one is fast; of two, each is in another phase. In
+    each phase half of the ranks or more are not late.
     The work ``own_s`` of a rank is compared with that of a rank that is in each phase like the median of those that are
     not late in it, both without what they waited for a CPU, ``held_s``; (steps, ranks).
     """
-    if not MIN_RANKS <= window.ranks < FEW_RANKS:
+    if not 1 < window.ranks < FEW_RANKS:
         return ()
     phases = {name: window.per_step(name) for name in COMPUTING if name in window.work and is_work(window, name)}
     late_in = {name: outliers(seconds).ranks for name, seconds in phases.items()}
