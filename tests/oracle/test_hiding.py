@@ -98,11 +98,56 @@ def test_equal_ranks_that_meet_several_times_in_a_step_are_healthy(
 
 
 def test_a_rank_that_nobody_waits_for_at_a_meeting_is_not_late_there(judge: Judge) -> None:
-    """The root of a broadcast does not wait: what rank 1 does before it, and rank 0 after it, happens at once."""
+    """The root of a broadcast does not wait: what rank 1 does before it, and rank 0 after it, happens at once.
+
+    So each is late in a phase of its own, and gains nothing before the other is mended.
+    """
     healthy = even(ranks=2, calls=(BUFFERS,))
     cut = healthy.later("other", 0.020, rank=1).later("forward", 0.020, rank=0)
     judged = judge(cut, healthy)
-    assert {tuple(one.ranks) for one in judged.priced if one.rule == "slow-rank"} == set(), judged.said()
+    for rank in (0, 1):
+        found = judged.finding("slow-rank", ranks=[rank])
+        assert found.is_hidden
+        assert "before one of their collectives" not in found.title
+        assert_priced(found, judged.truth, 0.01)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@PLACES
+def test_two_ranks_late_in_different_phases_before_one_meeting(judge: Judge, ranks: int, device: Device | None) -> None:
+    """Rank 1 is late by 10 ms in the total of a step, which is all that one sees of it: each hides the other."""
+    healthy = even(ranks=ranks, jitter=0.01, device=device)
+    one, other = healthy.later("forward", 0.025, rank=0), healthy.later("optimizer", 0.035, rank=1)
+    both = one.later("optimizer", 0.035, rank=1)
+    for rank, alone in ((0, one), (1, other)):
+        judged = judge(alone, healthy)  # the other was mended first
+        assert_priced(judge(both).finding("slow-rank", ranks=[rank]), judged.truth, 0.03)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize(("pause_s", "late_s"), [(0.500, 0.025), (0.300, 0.040)])
+def test_a_rank_that_pauses_at_times_hides_none_that_is_always_late(
+    judge: Judge, ranks: int, pause_s: float, late_s: float
+) -> None:
+    healthy = even(ranks=ranks, steps=125, jitter=0.01)
+    pausing = healthy.later("other", pause_s, rank=0, steps=slice(None, None, 10))
+    late = healthy.later("other", late_s, rank=ranks - 1)
+    both = pausing.later("other", late_s, rank=ranks - 1)
+    for rank, mended in ((0, late), (ranks - 1, pausing)):
+        judged = judge(both, mended)
+        found = judged.finding("slow-rank", ranks=[rank])
+        assert_priced(found, judged.truth, 0.01)
+        assert ("once in 10 steps" in found.title) is (rank == 0)
+
+
+def test_two_ranks_that_pause_at_intervals_of_their_own(judge: Judge) -> None:
+    healthy = even(ranks=2, steps=125, jitter=0.01)
+    pausing = healthy.later("other", 0.200, rank=0, steps=slice(None, None, 10))
+    pausing = pausing.later("other", 0.120, rank=1, steps=slice(3, None, 7))
+    judged = judge(pausing, healthy)
+    found = judged.finding("rotating-imbalance", ranks=[])
+    assert "rank 0 every 10 steps, rank 1 every 7 steps" in found.title
+    assert_priced(found, judged.truth, 0.02)
 
 
 def test_ranks_that_are_late_in_turn_are_told_the_phase_in_which_they_are(judge: Judge) -> None:

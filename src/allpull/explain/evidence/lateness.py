@@ -27,7 +27,7 @@ from allpull.explain.evidence.batch_work import batch_work
 from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
 from allpull.explain.evidence.machine import Machine
 from allpull.explain.evidence.meetings import before_meetings
-from allpull.explain.evidence.outliers import Outlier, is_correlated, mean_interval, outliers
+from allpull.explain.evidence.outliers import Outlier, is_correlated, mean_interval, outliers, without_pauses
 from allpull.explain.evidence.pacing import for_host_s, may_be_starved, not_only_paced
 from allpull.explain.evidence.stalls import HeldUp, Stalls, held_up_alone
 from allpull.replay.blame import Blame
@@ -119,9 +119,7 @@ def late_ranks(window: Window, machine: Machine, blame: Blame | None = None, sta
         slow = [one for one in out if one not in contended]
     else:
         contended = _held(held_s, surely_s, window)
-        slow = [
-            one for one in out if hidden or _beyond_queues(one.rank, own_s - held_s, own_s - surely_s) >= least_s
-        ]
+        slow = [one for one in out if hidden or _beyond_queues(one, own_s - held_s, own_s - surely_s) >= least_s]
         named = {one.rank for one in (*slow, *contended)}
         unsure = [one for one in outliers(own_s).ranks if one.rank not in named and one.size.value >= least_s]
     hosts = _whole_hosts(slow, machine)
@@ -178,15 +176,16 @@ def _in_different_phases(window: Window, own_s: Floats, held_s: Floats) -> tuple
     """
     if not 1 < window.ranks < FEW_RANKS:
         return ()
-    phases = {name: window.per_step(name) for name in COMPUTING if name in window.work and is_work(window, name)}
+    names = [name for name in COMPUTING if name in window.work and is_work(window, name)]
+    phases = {name: without_pauses(window.per_step(name)) for name in names}
     late_in = {name: outliers(seconds).ranks for name, seconds in phases.items()}
-    usual_s = -np.median(held_s, axis=1)
+    computed_s, usual_s = without_pauses(own_s - held_s), -np.median(held_s, axis=1)
     for name, seconds in phases.items():
         usual_s += np.median(np.delete(seconds, [one.rank for one in late_in[name]], axis=1), axis=1)
     late = {}
     for standing_out in late_in.values():
         for one in standing_out:
-            more = mean_interval(own_s[:, one.rank] - held_s[:, one.rank] - usual_s)
+            more = mean_interval(computed_s[:, one.rank] - usual_s)
             if one.steady and more.value >= OF_PHASE * one.size.value:
                 late[one.rank] = Outlier(rank=one.rank, size=more, steady=True)
     if len(late) <= window.ranks // 2:
@@ -249,12 +248,17 @@ def _uneven(by_sample: Floats, fastest_s: Floats, share: Floats) -> tuple[Uneven
     return tuple(sorted(uneven, key=lambda one: -one.size.value))
 
 
-def _beyond_queues(rank: int, least_s: Floats, most_s: Floats) -> float:
-    """By how much ``rank`` computes longer if it waited for a CPU as much as possible, and the others as little.
+def _beyond_queues(one: Outlier, least_s: Floats, most_s: Floats) -> float:
+    """By how much a rank computes longer if it waited for a CPU as much as possible, and the others as little.
 
-    ``least_s`` and ``most_s`` (steps, ranks) are the least and the largest computation of ranks themselves.
+    ``least_s`` and ``most_s`` (steps, ranks) are the least and the largest computation of ranks themselves. Pauses are
+    compared in their steps, and what else makes ranks late without the pauses of others.
     """
-    return float(least_s[:, rank].mean() - np.median(np.delete(most_s.mean(axis=0), rank)))
+    others_s = np.delete(without_pauses(most_s), one.rank, axis=1)
+    if one.pauses:
+        rows = list(one.pauses)
+        return float((least_s[rows, one.rank] - np.median(others_s[rows], axis=1)).sum() / len(least_s))
+    return float(without_pauses(least_s)[:, one.rank].mean() - np.median(others_s.mean(axis=0)))
 
 
 def _held(held_s: Floats, surely_s: Floats, window: Window) -> list[Outlier]:

@@ -22,6 +22,7 @@ Blocks are short, so consecutive steps with ρ = 0.6 let some rank stand out in 
 Late at equal intervals: what a program does on one rank in every n-th step, such as logging or saving, pauses it there
 and nowhere else. Too few pauses for shuffled labels are still no accident if each n-th step has one: of the 2.6 million
 ways to choose four of 90 steps, 134 do. Where more than half of the ranks do, they pause in turn, and none stands out.
+The other tests leave such pauses out.
 
 Late from some step on: a rank that is late in nine of ten steps from a change of its level on to the last one, at least
 ``LASTS`` of them, is no accident either. Labels that are shuffled tell nothing of so few steps of many, and the trimmed
@@ -101,25 +102,29 @@ class Outliers:
 
 
 def outliers(work_s: Floats, *, least_s: float = 0.0, seed: int = 0) -> Outliers:
-    """The ranks whose ``work_s`` (steps, ranks), in s ≥ 0, is above that of the others; at most half of the ranks.
+    """The ranks whose ``work_s`` (steps, ranks), in s ≥ 0, is above that of the others.
 
-    ``least_s``: none is looked for where no rank works that long per step, as none can be above the others by as much.
+    At most half of them are late otherwise than by regular pauses, and at most half by these. ``least_s``: none is
+    looked for where no rank works that long per step, as none can be above the others by as much.
     """
     steps, ranks = work_s.shape
+    work_s = work_s.astype(np.float64)
     if least_s > 0 and not (work_s.mean(axis=0) >= least_s).any():
         return Outliers(ranks=(), floor_s=float("inf"))
-    late: list[Outlier] = []
+    late: dict[int, Outlier] = {}
     left = np.arange(ranks)
     floor_s = float("inf")
+    usual_s = without_pauses(work_s)
     while steps >= MIN_POINTS and left.size > 1:
-        above, floor_s = _above(work_s[:, left].astype(np.float64), np.random.default_rng(seed))
+        above, floor_s = _above(usual_s[:, left], np.random.default_rng(seed))
         above = above[: ranks // 2 - len(late)]
         if not above:
             break
-        late += [_outstanding(int(left[place]), series, due, since) for place, series, due, since in above]
+        late |= {int(left[place]): _outstanding(int(left[place]), series, since) for place, series, since in above}
         left = np.delete(left, [place for place, *_ in above])
-    late.sort(key=lambda one: -one.size.value)
-    return Outliers(ranks=tuple(late), floor_s=floor_s)
+    if steps >= MIN_POINTS and ranks > 1:
+        late |= {one.rank: one for one in _pausing(work_s, late)}
+    return Outliers(ranks=tuple(sorted(late.values(), key=lambda one: -one.size.value)), floor_s=floor_s)
 
 
 def is_correlated(work_s: Floats) -> bool:
@@ -155,11 +160,11 @@ def mean_interval(series: Floats, pauses: Bools | None = None) -> Interval:
     return ratio(goes.varying, each, apart).interval()
 
 
-def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Floats, Bools, int | None]], float]:
+def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Floats, int | None]], float]:
     """The ranks above the noise, the latest first; and the noise floor.
 
-    Each has its excess, regular pauses, and the row from which on it is late, if it was not before. The excess is the
-    clipped one where that is most of it, so that a stall of the whole machine enlarges no rank.
+    Each has its excess, and the row from which on it is late, if it was not before. The excess is the clipped one where
+    that is most of it, so that a stall of the whole machine enlarges no rank.
     """
     excess = beyond_others(work_s)
     usual_s = USUAL * float(np.median(np.maximum(excess.max(axis=1), 0.0)))
@@ -168,12 +173,8 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
     means = [late.mean(axis=0) for late in (whole, cut)]
     steadily_s, chance_s = _steadily(work_s)
     steady = (steadily_s > chance_s) | (means[1] > floors[1])
-    due, intervals = regular_pauses(work_s)
-    if len(intervals) > work_s.shape[1] // 2:
-        due = np.zeros_like(due)
-    often = steady | (means[0] > floors[0])
     late_since = _late_since(excess)
-    out = often | due.any(axis=0) | np.isin(np.arange(work_s.shape[1]), list(late_since))
+    out = steady | (means[0] > floors[0]) | np.isin(np.arange(work_s.shape[1]), list(late_since))
     outstanding = []
     for place in np.argsort(-means[0], kind="stable"):
         if out[place]:
@@ -181,11 +182,44 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
             since, series = late_since.get(int(place)), excess[:, place]
             if since is not None:
                 series = np.where(np.arange(series.size) >= since, series, 0.0)
-            elif not often[place]:
-                series = np.where(due[:, place], series, 0.0)
             series = np.clip(series, -usual_s, usual_s) if is_steady and since is None else series
-            outstanding.append((int(place), series, due[:, place], since))
+            outstanding.append((int(place), series, since))
     return outstanding, min(*floors, float(chance_s.max()))
+
+
+def _pausing(work_s: Floats, late: Mapping[int, Outlier]) -> list[Outlier]:
+    """The ranks of which regular pauses are the lateness, or most of it: they may be ``late`` in other steps, too.
+
+    Where more than half of the ranks have some, they pause in turn, and none stands out by them.
+    """
+    due, intervals = regular_pauses(work_s)
+    if len(intervals) > work_s.shape[1] // 2:
+        return []
+    late_s = np.maximum(beyond_others(work_s), 0.0)
+    paused_s = np.where(due, late_s, 0.0)
+    most = paused_s.sum(axis=0) >= MOST_OF_IT * late_s.sum(axis=0)
+    return [
+        Outlier(
+            rank=rank,
+            size=mean_interval(paused_s[:, rank], due[:, rank]),
+            steady=False,
+            pauses=tuple(np.flatnonzero(due[:, rank]).tolist()),
+        )
+        for rank in intervals
+        if most[rank] or rank not in late
+    ]
+
+
+def without_pauses(work_s: Floats) -> Floats:
+    """``work_s`` (steps, ranks) in which no regular pause of a rank is longer than its work in the median other step.
+
+    What else makes ranks late is then compared in these steps, too: a pause of one hides the lateness of another.
+    """
+    due, intervals = regular_pauses(work_s)
+    evened = work_s.copy()
+    for rank in intervals:
+        evened[due[:, rank], rank] = np.median(work_s[~due[:, rank], rank])
+    return evened
 
 
 def regular_pauses(work_s: Floats) -> tuple[Bools, dict[int, int]]:
@@ -196,7 +230,10 @@ def regular_pauses(work_s: Floats) -> tuple[Bools, dict[int, int]]:
     excess = beyond_others(work_s)
     more = excess - np.median(excess, axis=0)
     sds = np.median(np.abs(more), axis=0) / QUARTILE_SD
-    pauses = (more > 0) & (more >= np.maximum(PAUSE_SDS * sds, PAUSE * float(np.median(work_s))))
+    least_s = np.maximum(PAUSE_SDS * sds, PAUSE * float(np.median(work_s)))
+    pauses = (more > 0) & (more >= least_s)
+    own = work_s - np.median(work_s, axis=0)
+    longest = pauses | ((own >= least_s) & (pauses.any(axis=1, keepdims=True)))  # a longer one of another rank hides it
     for rank in np.flatnonzero(pauses.sum(axis=0) > 1):
         places = np.flatnonzero(pauses[:, rank])
         every = int(np.bincount(np.diff(places)).argmax())
@@ -207,7 +244,7 @@ def regular_pauses(work_s: Floats) -> tuple[Bools, dict[int, int]]:
         throughout, between = np.arange(offset, steps, every), np.arange(regular[0], regular[-1] + 1, every)
         for due in (throughout, between):
             found = float(more[due, rank].sum()) >= MOST_OF_IT * float(more[places, rank].sum())
-            if found and pauses[due, rank].all() and _chance(steps, due.size, anywhere=due is between) < SELDOM:
+            if found and longest[due, rank].all() and _chance(steps, due.size, anywhere=due is between) < SELDOM:
                 apart[due, rank] = True
                 intervals[int(rank)] = every
     return apart, intervals
@@ -259,13 +296,10 @@ def _steadily(work_s: Floats) -> tuple[Floats, Floats]:
     return ordered[cut : steps - cut].mean(axis=0), np.maximum(chance_s, ROUNDING * np.abs(work_s).mean())
 
 
-def _outstanding(rank: int, excess: Floats, due: Bools, since: int | None) -> Outlier:
+def _outstanding(rank: int, excess: Floats, since: int | None) -> Outlier:
     late = np.maximum(excess, 0.0)
     if since is not None:
         return Outlier(rank=rank, size=mean_interval(late), steady=False, since=since)
-    if due.any() and float(late[due].sum()) >= MOST_OF_IT * float(late.sum()):
-        paused = mean_interval(np.where(due, late, 0.0), due)
-        return Outlier(rank=rank, size=paused, steady=False, pauses=tuple(np.flatnonzero(due).tolist()))
     steady = bool(np.median(excess) > 0 and excess.mean() >= STEADY_SHARE * late.mean())
     return Outlier(rank=rank, size=mean_interval(excess if steady else late), steady=steady)
 

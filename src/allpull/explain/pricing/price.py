@@ -50,7 +50,7 @@ class Price:
 def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = None) -> Price:
     """The price of a removal in ``base``: the window, or the window without the other late ranks.
 
-    ``rare``: as in ``Candidate``.
+    Where these hide little of it, it is what the removal saves by itself. ``rare``: as in ``Candidate``.
     """
     recorded_s = facts.replayed.step_s
     is_recorded = base is facts.window
@@ -58,7 +58,10 @@ def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = Non
     after_s = replay(without(base)).step_s
     alone_s = after_s if is_recorded else replay(without(facts.window)).step_s
     steps = max(1, recorded_s.size)
-    cost_s = before_s - after_s
+    cost_s, saved_s = before_s - after_s, recorded_s - alone_s
+    is_hidden = saved_s.sum() < HIDDEN * cost_s.sum()
+    if not is_hidden and saved_s.sum() < cost_s.sum():
+        cost_s = saved_s
     goes = course(cost_s)
     apart = goes.apart
     if apart is None:
@@ -66,13 +69,13 @@ def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = Non
     priced = Price(
         loss_s=float(cost_s.sum()) / steps,
         gain=_speed_up(recorded_s - cost_s, goes.varying, apart),
-        alone_s=float((recorded_s - alone_s).sum()) / steps,
+        alone_s=float(saved_s.sum()) / steps,
         step_s=float(recorded_s.sum()) / steps,
         there=goes.there,
         there_s=None if goes.there is None else float(cost_s[goes.there].mean()),
         ends_s=goes.ends,
     )
-    if not priced.is_hidden:
+    if not is_hidden:
         return priced
     gain = _speed_up(before_s - cost_s, goes.varying, apart)
     return replace(priced, gain=gain, step_s=float(before_s.sum()) / steps)

@@ -71,7 +71,7 @@ from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.lateness import BY_SAMPLE, sample_shares
 from allpull.explain.evidence.meetings import before_meetings
-from allpull.explain.evidence.outliers import Outlier, by_phase
+from allpull.explain.evidence.outliers import Outlier
 from allpull.explain.rank_remedy import BETWEEN, Does, of_many, of_one
 from allpull.explain.remedy import joined, program, sentence
 from allpull.explain.remedy_text import WHERE
@@ -158,15 +158,28 @@ def _excess(facts: Facts) -> dict[str, Floats]:
     """By how much each rank exceeds the others in each phase, s per step, (ranks,); phase → seconds.
 
     Of ranks that are late before different meetings, before their own ones: in a step as a whole they may be no longer.
+    Of one that pauses, in its pauses, and of the others without these.
     """
     phases = [name for name in COMPUTING if name in facts.window.work]
     if not facts.late.own_meetings:
-        return by_phase({name: facts.window.per_step(name) for name in phases})
+        pauses = {one.rank: list(one.pauses) for one in facts.late.slow if one.pauses}
+        return {name: _beyond_pauses(facts.window.per_step(name), pauses) for name in phases}
     excess = {name: np.zeros(facts.window.ranks) for name in phases}
     for name in phases:
         before_s = before_meetings(facts.window, [name])
         for rank, places in facts.late.own_meetings.items():
             excess[name][rank] = sum(float(beyond_others(before_s[place])[:, rank].mean()) for place in places)
+    return excess
+
+
+def _beyond_pauses(seconds_: Floats, pauses: Mapping[int, list[int]]) -> Floats:
+    """By how much each rank exceeds the others, (ranks,), by its ``seconds_`` (steps, ranks); rank → rows of pauses."""
+    usual_s, beyond_s = seconds_.copy(), beyond_others(seconds_)
+    for rank, rows in pauses.items():
+        usual_s[rows, rank] = np.median(np.delete(seconds_[:, rank], rows))
+    excess: Floats = beyond_others(usual_s).mean(axis=0)
+    for rank, rows in pauses.items():
+        excess[rank] = beyond_s[rows, rank].sum() / len(beyond_s)
     return excess
 
 
@@ -370,13 +383,28 @@ def _without(group: Group, facts: Facts) -> Removal:
         own_s = float(per_step(facts.window, COMPUTING)[:, one.rank].mean()) - more_s
         factor = max(0.0, 1 - one.size.value / own_s) if own_s > 0 else 1.0
         return partial(scaled, phases=COMPUTING, factor=factor, ranks=group.ranks)
-    if one.rank in _with_other_causes(facts) or len(facts.late.computing) == facts.window.ranks:
+    everybody = len(facts.late.computing) == facts.window.ranks
+    if everybody and one.pauses:
+        return partial(shorter_by, gone_s=_of_pauses(group, facts))
+    if one.rank in _with_other_causes(facts) or everybody:
         return partial(
             shortened,
             gone_s={member.rank: member.size.value for member in group.members},
             evenly=facts.late.stalled.late,
         )
     return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=facts.late.computing)
+
+
+def _of_pauses(group: Group, facts: Facts) -> dict[str, Floats]:
+    """By how much longer than usual each phase is in the pauses of a ``group``; phase → s, (steps, ranks)."""
+    paused = np.zeros(facts.window.wall_s.shape, dtype=np.bool_)
+    for one in group.members:
+        paused[list(one.pauses), one.rank] = True
+    phases = {name: facts.window.per_step(name) for name in COMPUTING if name in facts.window.work}
+    return {
+        name: np.where(paused, np.maximum(seconds_ - np.median(seconds_, axis=0), 0.0), 0.0)
+        for name, seconds_ in phases.items()
+    }
 
 
 def _with_other_causes(facts: Facts) -> set[int]:
