@@ -23,7 +23,7 @@ How it is found
 What it costs
     The replay with this rank's work equal to the median of the others, and varying as theirs does; of stalls, without
     these. That is less than the excess where a busy network hides part of it. Ranks that are late at the same time hide
-    each other; each is priced with the others corrected. Where a rank hands on to the others what it computes, by
+    each other: where a fifth of what one costs is hidden so, it is priced with the others corrected. Where a rank hands on to the others what it computes, by
     broadcasts in the optimizer or by scattering, it works for all, and the price is an upper bound: somebody has to do
     that work. A sharded optimizer's can at most be shared out evenly. So can work between `all_to_all` calls in forward
     and backward, on tokens that came to the experts of this rank: the evidence says what that would save if the calls
