@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.explain.made import STEPS, facts, found, hosts_of, job, ring
-from tests.replay.windows import Call, anything, late, only, relabelled, rotating, stretched
+from tests.replay.windows import Call, anything, late, only, relabelled, stretched
 
 from allpull.analyse.course import line_of, when_there
 from allpull.explain.candidate import MIN_SHARE
@@ -125,10 +125,15 @@ def test_a_fault_that_sets_in_half_way_is_sure_all_the_same() -> None:
 
 
 def test_rotating_lateness_does_not_silence_what_concerns_the_whole_job() -> None:
-    """Lateness in turn raises the noise floor of ranks above what the evaluation costs, which is sure all the same."""
+    """Lateness in turn raises the noise floor of ranks above what the evaluation costs, which is sure all the same.
+
+    It comes at no regular intervals: such pauses are no noise.
+    """
+    in_turn = np.zeros((STEPS, 8))
+    in_turn[np.arange(STEPS), np.random.default_rng(1).integers(8, size=STEPS)] = 0.06
     barrier = Call(use="barrier", at="begin", steps=tuple(range(3, STEPS, 8)))
     scored = only(8, STEPS, seconds=0.1, rank=0, every=8, first=3)
-    both = job(8, evaluation=scored, backward=rotating(8, STEPS, by_s=0.06), calls=[barrier])
+    both = job(8, evaluation=scored, backward=in_turn, calls=[barrier])
     floor_s = facts(both, EIGHT).floor_s
     assert floor_s is not None
     assert floor_s > 0.0125

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.replay.windows import late, rotating
 
-from allpull.explain.evidence.outliers import _late_since, by_phase, outliers
+from allpull.explain.evidence.outliers import _late_since, outliers, without_pauses
 from allpull.replay.leave_one_out import beyond_others
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -107,11 +107,27 @@ def test_the_floor_is_that_of_the_run_without_those_who_stand_out() -> None:
     assert loud.floor_s == pytest.approx(outliers(quiet).floor_s, rel=0.3)
 
 
-def test_phases_are_told_apart() -> None:
-    phases = {"forward": noisy("gaussian", 6), "backward": noisy("gaussian", 7) + late(8, 50, rank=3, by_s=0.04)}
-    excess = by_phase(phases)
-    assert excess["backward"][3] == pytest.approx(0.04, abs=0.005)
-    assert abs(excess["forward"]).max() < 0.01
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_regular_pauses_are_taken_out_and_nothing_else(ranks: int) -> None:
+    """What all ranks take longer for in these steps stays, and so does a rank that is always late."""
+    work_s = np.random.default_rng(1).normal(0.1, 0.001, (100, ranks))
+    work_s[::10] += 0.05
+    work_s[:, 1] += 0.02
+    paused_s = work_s + late(ranks, 100, rank=0, by_s=0.2, every=10)
+    assert without_pauses(paused_s) == pytest.approx(work_s, abs=0.006)
+    assert without_pauses(work_s) == pytest.approx(work_s)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_a_rank_that_is_always_late_beside_one_that_pauses(ranks: int) -> None:
+    work_s = np.random.default_rng(2).normal(0.1, 0.001, (100, ranks))
+    both_s = work_s + late(ranks, 100, rank=0, by_s=0.2, every=10) + late(ranks, 100, rank=1, by_s=0.02)
+    found = {one.rank: one for one in outliers(both_s).ranks}
+    assert sorted(found) == [0, 1]
+    assert found[0].every == 10
+    assert found[0].size.value == pytest.approx(0.02, rel=0.11)
+    assert found[1].steady
+    assert found[1].size.value == pytest.approx(0.02, rel=0.05)
 
 
 FEW_STEPS = (8, 10, 15, 20, 25)

@@ -142,11 +142,6 @@ def is_correlated(work_s: Floats) -> bool:
     return per_draw >= ALIKE_STEPS or steps / per_draw < FEW_DRAWS
 
 
-def by_phase(phases: Mapping[str, Floats]) -> dict[str, Floats]:
-    """By how much each rank exceeds the others in each phase, s per step, (ranks,); phase → (steps, ranks)."""
-    return {name: beyond_others(seconds).mean(axis=0) for name, seconds in phases.items()}
-
-
 def mean_interval(series: Floats, pauses: Bools | None = None) -> Interval:
     """The mean of ``series`` (steps,) with its 95 % interval.
 
@@ -211,15 +206,19 @@ def _pausing(work_s: Floats, late: Mapping[int, Outlier]) -> list[Outlier]:
 
 
 def without_pauses(work_s: Floats) -> Floats:
-    """``work_s`` (steps, ranks) in which no regular pause of a rank is longer than its work in the median other step.
+    """``work_s`` (steps, ranks) in which ranks exceed the others in their regular pauses as in the median step.
 
     What else makes ranks late is then compared in these steps, too: a pause of one hides the lateness of another.
     """
-    due, intervals = regular_pauses(work_s)
-    evened = work_s.copy()
-    for rank in intervals:
-        evened[due[:, rank], rank] = np.median(work_s[~due[:, rank], rank])
-    return evened
+    if len(work_s) < MIN_POINTS or work_s.shape[1] < 2:
+        return work_s
+    return work_s - np.where(regular_pauses(work_s)[0], beyond_usual(work_s), 0.0)
+
+
+def beyond_usual(work_s: Floats) -> Floats:
+    """By how much each rank exceeds the others in a step more than in the median step, s ≥ 0; both (steps, ranks)."""
+    excess = beyond_others(work_s)
+    return np.maximum(excess - np.median(excess, axis=0), 0.0)
 
 
 def regular_pauses(work_s: Floats) -> tuple[Bools, dict[int, int]]:

@@ -23,12 +23,12 @@ How it is found
 What it costs
     The replay with this rank's work equal to the median of the others, and varying as theirs does; of stalls, without
     these. That is less than the excess where a busy network hides part of it. Ranks that are late at the same time hide
-    each other: where a fifth of what one costs is hidden so, it is priced with the others corrected. Where a rank hands on to the others what it computes, by
-    broadcasts in the optimizer or by scattering, it works for all, and the price is an upper bound: somebody has to do
-    that work. A sharded optimizer's can at most be shared out evenly. So can work between `all_to_all` calls in forward
-    and backward, on tokens that came to the experts of this rank: the evidence says what that would save if the calls
-    took no longer, but ranks that arrive together may exchange more slowly, so no part of it is certain. If the rank is
-    slow, all of it is.
+    each other: where a fifth of what one costs is hidden so, it is priced with the others corrected. Where a rank hands
+    on to the others what it computes, by broadcasts in the optimizer or by scattering, it works for all, and the price
+    is an upper bound: somebody has to do that work. A sharded optimizer's can at most be shared out evenly. So can work
+    between `all_to_all` calls in forward and backward, on tokens that came to the experts of this rank: the evidence
+    says what that would save if the calls took no longer, but ranks that arrive together may exchange more slowly, so
+    no part of it is certain. If the rank is slow, all of it is.
 
 What to do
     If the finding names what stalls the rank: as in `common-stall`, on this rank; it stays with the rank on any host,
@@ -71,7 +71,7 @@ from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
 from allpull.explain.evidence.lateness import BY_SAMPLE, sample_shares
 from allpull.explain.evidence.meetings import before_meetings
-from allpull.explain.evidence.outliers import Outlier
+from allpull.explain.evidence.outliers import Outlier, beyond_usual
 from allpull.explain.rank_remedy import BETWEEN, Does, of_many, of_one
 from allpull.explain.remedy import joined, program, sentence
 from allpull.explain.remedy_text import WHERE
@@ -174,9 +174,9 @@ def _excess(facts: Facts) -> dict[str, Floats]:
 
 def _beyond_pauses(seconds_: Floats, pauses: Mapping[int, list[int]]) -> Floats:
     """By how much each rank exceeds the others, (ranks,), by its ``seconds_`` (steps, ranks); rank → rows of pauses."""
-    usual_s, beyond_s = seconds_.copy(), beyond_others(seconds_)
+    usual_s, beyond_s, more_s = seconds_.copy(), beyond_others(seconds_), beyond_usual(seconds_)
     for rank, rows in pauses.items():
-        usual_s[rows, rank] = np.median(np.delete(seconds_[:, rank], rows))
+        usual_s[rows, rank] -= more_s[rows, rank]
     excess: Floats = beyond_others(usual_s).mean(axis=0)
     for rank, rows in pauses.items():
         excess[rank] = beyond_s[rows, rank].sum() / len(beyond_s)
@@ -396,15 +396,12 @@ def _without(group: Group, facts: Facts) -> Removal:
 
 
 def _of_pauses(group: Group, facts: Facts) -> dict[str, Floats]:
-    """By how much longer than usual each phase is in the pauses of a ``group``; phase → s, (steps, ranks)."""
+    """By how much a ``group`` exceeds the others more than usual in its pauses; phase → s, (steps, ranks)."""
     paused = np.zeros(facts.window.wall_s.shape, dtype=np.bool_)
     for one in group.members:
         paused[list(one.pauses), one.rank] = True
     phases = {name: facts.window.per_step(name) for name in COMPUTING if name in facts.window.work}
-    return {
-        name: np.where(paused, np.maximum(seconds_ - np.median(seconds_, axis=0), 0.0), 0.0)
-        for name, seconds_ in phases.items()
-    }
+    return {name: np.where(paused, beyond_usual(seconds_), 0.0) for name, seconds_ in phases.items()}
 
 
 def _with_other_causes(facts: Facts) -> set[int]:
