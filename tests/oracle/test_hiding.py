@@ -33,9 +33,12 @@ def test_one_rank_of_three_that_is_fast_makes_no_other_slow(judge: Judge, device
     assert not judge(healthy.later("forward", -0.020, rank=0)).priced
 
 
-def test_a_rank_that_cuts_its_phases_otherwise_is_not_slow(judge: Judge) -> None:
-    healthy = even(ranks=3, device=Device())
+@PLACES
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_rank_that_cuts_its_phases_otherwise_is_not_slow(judge: Judge, ranks: int, device: Device | None) -> None:
+    healthy = even(ranks=ranks, device=device)
     other_cut = healthy.later("forward", 0.010, rank=0).later("backward", -0.010, rank=0)
+    assert not judge(other_cut).priced
     other_cut = other_cut.later("backward", 0.010, rank=1).later("forward", -0.010, rank=1)
     assert not judge(other_cut).priced
 
@@ -112,8 +115,7 @@ def test_a_rank_that_nobody_waits_for_at_a_meeting_is_not_late_there(judge: Judg
         assert_priced(found, judged.truth, 0.01)
 
 
-@pytest.mark.parametrize("ranks", [2, 3])
-@PLACES
+@pytest.mark.parametrize(("ranks", "device"), [(2, None), (3, None), (3, Device())])
 def test_two_ranks_late_in_different_phases_before_one_meeting(judge: Judge, ranks: int, device: Device | None) -> None:
     """Rank 1 is late by 10 ms in the total of a step, which is all that one sees of it: each hides the other."""
     healthy = even(ranks=ranks, jitter=0.01, device=device)

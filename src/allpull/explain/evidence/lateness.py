@@ -42,6 +42,7 @@ UNEVEN = 0.01  # of the samples of the median rank: less is the rounding of shar
 BY_SAMPLES_SHARE = 0.5  # of the time that more samples should take: a rank that takes less is not late because of them
 NEGLIGIBLE = 0.005  # of a step: smaller lateness explains nothing
 FEW_RANKS = 8  # of fewer, more than half may have faults of their own
+OF_TWO = 0.05  # of a step: two equal ranks may differ by less in any phase
 OF_PHASE = 0.5  # of its lateness in a phase: a rank that is that much late in total does not only cut phases otherwise
 CERTAIN = 0.5  # of its lateness before a meeting, without queueing, has to be waited for
 HELD = 0.05  # of a step without a CPU, beyond the others: cores differ by a few percent
@@ -64,7 +65,7 @@ class LateRanks:
 
     ``unsure``: late ranks for which waiting for a CPU may be the cause, or not. ``is_correlated``: as in ``outliers``.
     ``own_meetings``: where ``slow`` ranks are late before different meetings of a step, and early before others, the
-    numbers of these meetings for each rank; otherwise empty.
+    numbers of these meetings for each rank; otherwise empty. ``own_phases``: the same of phases.
     """
 
     slow: tuple[Outlier, ...] = ()
@@ -76,6 +77,7 @@ class LateRanks:
     stalled: HeldUp = field(default_factory=HeldUp)
     floor_s: float = float("inf")
     own_meetings: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    own_phases: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     is_correlated: bool = False
 
     @property
@@ -103,9 +105,10 @@ def late_ranks(window: Window, machine: Machine, blame: Blame | None = None, sta
     own = not_only_paced(window)
     is_whole = bool(uneven or stalled.ranks)
     own_meetings = {} if is_whole else _before_different_meetings(window, machine, blame)
-    hidden = tuple(sorted(own_meetings, key=lambda one: -one.size.value))
-    if not hidden and not stalled.ranks:
-        hidden = _in_different_phases(window, own_s, np.zeros_like(own_s) if held_s is None else held_s)
+    own_phases: dict[Outlier, tuple[str, ...]] = {}
+    if not own_meetings and not stalled.ranks:
+        own_phases = _in_different_phases(window, own_s, np.zeros_like(own_s) if held_s is None else held_s)
+    hidden = tuple(sorted(own_meetings or own_phases, key=lambda one: -one.size.value))
     out = [
         one
         for one in hidden or computing.ranks
@@ -134,6 +137,7 @@ def late_ranks(window: Window, machine: Machine, blame: Blame | None = None, sta
         stalled=stalled,
         floor_s=computing.floor_s,
         own_meetings={one.rank: places for one, places in own_meetings.items()},
+        own_phases={one.rank: names for one, names in own_phases.items()},
         is_correlated=is_correlated(own_s),
     )
 
@@ -166,31 +170,40 @@ def _loaders(window: Window, least_s: float) -> tuple[Outlier, ...]:
     return tuple(one for one in late if one.rank in behind)
 
 
-def _in_different_phases(window: Window, own_s: Floats, held_s: Floats) -> tuple[Outlier, ...]:
+def _in_different_phases(window: Window, own_s: Floats, held_s: Floats) -> dict[Outlier, tuple[str, ...]]:
     """The late ranks, where these are more than half of all, but not in any one phase; otherwise none.
 
+    With each of them the phases in which it is late.
+
     In total they hide each other: of three ranks two are late, or one is fast; of two, each is in another phase. In
-    each phase half of the ranks or more are not late.
+    each phase half of the ranks or more are not late. Of two ranks, one that waits earlier for its device, or computes
+    its loss elsewhere, cuts forward and backward otherwise: they are not compared so on a device, or in these alone.
+
     The work ``own_s`` of a rank is compared with that of a rank that is in each phase like the median of those that are
     not late in it, both without what they waited for a CPU, ``held_s``; (steps, ranks).
     """
-    if not 1 < window.ranks < FEW_RANKS:
-        return ()
+    least_s = OF_TWO * step_s(window) if window.ranks == 2 else 0.0
+    if not 1 < window.ranks < FEW_RANKS or (window.ranks == 2 and window.on_device):
+        return {}
     names = [name for name in COMPUTING if name in window.work and is_work(window, name)]
     phases = {name: without_pauses(window.per_step(name)) for name in names}
     late_in = {name: outliers(seconds).ranks for name, seconds in phases.items()}
     computed_s, usual_s = without_pauses(own_s - held_s), -np.median(held_s, axis=1)
     for name, seconds in phases.items():
         usual_s += np.median(np.delete(seconds, [one.rank for one in late_in[name]], axis=1), axis=1)
-    late = {}
-    for standing_out in late_in.values():
+    late: dict[int, Outlier] = {}
+    where: dict[int, list[str]] = {}
+    for name, standing_out in late_in.items():
         for one in standing_out:
             more = mean_interval(computed_s[:, one.rank] - usual_s)
-            if one.steady and more.value >= OF_PHASE * one.size.value:
+            if one.steady and more.value >= max(OF_PHASE * one.size.value, least_s):
                 late[one.rank] = Outlier(rank=one.rank, size=more, steady=True)
+                where.setdefault(one.rank, []).append(name)
     if len(late) <= window.ranks // 2:
-        return ()
-    return tuple(sorted(late.values(), key=lambda one: -one.size.value))
+        return {}
+    if window.ranks == 2 and {name for names in where.values() for name in names} <= set(BY_SAMPLE):
+        return {}
+    return {one: tuple(where[one.rank]) for one in late.values()}
 
 
 def _before_different_meetings(window: Window, machine: Machine, blame: Blame | None) -> dict[Outlier, tuple[int, ...]]:

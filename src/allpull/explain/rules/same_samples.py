@@ -27,7 +27,7 @@ When it is wrong
     In a benchmark with random data from one seed, which trains nothing anyway. Where ranks are parts of one model
     (tensor or pipeline parallelism) they do share samples: there the rule is silent, and a note says what samples per
     second count. It is silent, too, where the program averages gradients by its own calls; the note is there then.
-    Workers that repeat samples in an order or with changes of their own are not seen, nor are more than 16 of them.
+    Workers that repeat samples in an order or with changes of their own are not seen, nor are 16 of them or more.
 """
 
 from __future__ import annotations

@@ -69,15 +69,14 @@ from allpull.explain.evidence.cpu_waiting import (
 )
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
+from allpull.explain.evidence.late_phases import excess_by_phase, in_pauses
 from allpull.explain.evidence.lateness import BY_SAMPLE, sample_shares
-from allpull.explain.evidence.meetings import before_meetings
-from allpull.explain.evidence.outliers import Outlier, beyond_usual
+from allpull.explain.evidence.outliers import Outlier
 from allpull.explain.rank_remedy import BETWEEN, Does, of_many, of_one
 from allpull.explain.remedy import joined, program, sentence
 from allpull.explain.remedy_text import WHERE
 from allpull.explain.rules.common_stall import CAUSES, against
 from allpull.replay.engine import replay
-from allpull.replay.leave_one_out import beyond_others
 from allpull.replay.whatif.balanced import like_median, not_above_median
 from allpull.replay.whatif.work import by_excess, evenly, scaled, shorter_by
 from allpull.replay.window import Window
@@ -143,7 +142,7 @@ def _slow(facts: Facts) -> list[Candidate]:
     """The ranks whose own work is longer, whatever it is."""
     if not facts.late.slow:
         return []
-    excess = _excess(facts)
+    excess = excess_by_phase(facts)
     more = _with_other_causes(facts)
     order = list(excess)
     largest = np.array([excess[name] for name in order]).argmax(axis=0)
@@ -152,35 +151,6 @@ def _slow(facts: Facts) -> list[Candidate]:
         facts.late.slow, lambda one: (where[one.rank], one.steady, one.rank if one.rank in more else None)
     )
     return [_suspect(group, facts, excess, where[group.members[0].rank]) for group in same_fault]
-
-
-def _excess(facts: Facts) -> dict[str, Floats]:
-    """By how much each rank exceeds the others in each phase, s per step, (ranks,); phase → seconds.
-
-    Of ranks that are late before different meetings, before their own ones: in a step as a whole they may be no longer.
-    Of one that pauses, in its pauses, and of the others without these.
-    """
-    phases = [name for name in COMPUTING if name in facts.window.work]
-    if not facts.late.own_meetings:
-        pauses = {one.rank: list(one.pauses) for one in facts.late.slow if one.pauses}
-        return {name: _beyond_pauses(facts.window.per_step(name), pauses) for name in phases}
-    excess = {name: np.zeros(facts.window.ranks) for name in phases}
-    for name in phases:
-        before_s = before_meetings(facts.window, [name])
-        for rank, places in facts.late.own_meetings.items():
-            excess[name][rank] = sum(float(beyond_others(before_s[place])[:, rank].mean()) for place in places)
-    return excess
-
-
-def _beyond_pauses(seconds_: Floats, pauses: Mapping[int, list[int]]) -> Floats:
-    """By how much each rank exceeds the others, (ranks,), by its ``seconds_`` (steps, ranks); rank → rows of pauses."""
-    usual_s, beyond_s, more_s = seconds_.copy(), beyond_others(seconds_), beyond_usual(seconds_)
-    for rank, rows in pauses.items():
-        usual_s[rows, rank] -= more_s[rows, rank]
-    excess: Floats = beyond_others(usual_s).mean(axis=0)
-    for rank, rows in pauses.items():
-        excess[rank] = beyond_s[rows, rank].sum() / len(beyond_s)
-    return excess
 
 
 def _stalled(facts: Facts) -> list[Candidate]:
@@ -385,7 +355,10 @@ def _without(group: Group, facts: Facts) -> Removal:
         return partial(scaled, phases=COMPUTING, factor=factor, ranks=group.ranks)
     everybody = len(facts.late.computing) == facts.window.ranks
     if everybody and one.pauses:
-        return partial(shorter_by, gone_s=_of_pauses(group, facts))
+        return partial(shorter_by, gone_s=in_pauses(facts, group.members))
+    if everybody and all(member.rank in facts.late.own_phases for member in group.members):
+        phases = {name for member in group.members for name in facts.late.own_phases[member.rank]}
+        return partial(like_median, ranks=group.ranks, phases=phases)
     if one.rank in _with_other_causes(facts) or everybody:
         return partial(
             shortened,
@@ -393,15 +366,6 @@ def _without(group: Group, facts: Facts) -> Removal:
             evenly=facts.late.stalled.late,
         )
     return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=facts.late.computing)
-
-
-def _of_pauses(group: Group, facts: Facts) -> dict[str, Floats]:
-    """By how much a ``group`` exceeds the others more than usual in its pauses; phase → s, (steps, ranks)."""
-    paused = np.zeros(facts.window.wall_s.shape, dtype=np.bool_)
-    for one in group.members:
-        paused[list(one.pauses), one.rank] = True
-    phases = {name: facts.window.per_step(name) for name in COMPUTING if name in facts.window.work}
-    return {name: np.where(paused, beyond_usual(seconds_), 0.0) for name, seconds_ in phases.items()}
 
 
 def _with_other_causes(facts: Facts) -> set[int]:

@@ -205,14 +205,15 @@ class Pass:
 
     @property
     def is_over(self) -> bool:
-        """Whether its iterator is gone, or has given all that it has."""
+        """Whether its iterator is gone, or has said that it has no more; its length is not asked for.
+
+        A sampler of the program's own may draw random numbers to tell it.
+        """
         iterator = self._iterator()
-        if iterator is None or getattr(iterator, "_allpull_is_over", True):
-            return True
         try:
-            return bool(iterator._num_yielded >= len(iterator._index_sampler))
-        except Exception:  # noqa: BLE001  a class of the program's own, or one that has no length
-            return False
+            return iterator is None or bool(iterator._allpull_is_over)
+        except Exception:  # noqa: BLE001  a class of the program's own
+            return True
 
 
 def _reference(iterator: Any) -> Callable[[], Any]:

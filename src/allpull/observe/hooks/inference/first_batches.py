@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .step_inference import StepInference
 
 ENOUGH = 4  # digests; of workers that may repeat each other's batches, two of each
+MOST = 125  # of them in an event
 LAST_STEP = 16  # that is looked at, where batches of fewer have any
 MOST_ELEMENTS = 4096  # of a tensor
 
@@ -47,7 +48,7 @@ class FirstBatches:
 
     @property
     def _enough(self) -> int:
-        return max(ENOUGH, 2 * (self._inference.batches.iterable_workers or 0))
+        return min(max(ENOUGH, 2 * (self._inference.batches.iterable_workers or 0)), MOST)
 
     def _found(self) -> List[str]:
         return [one for one in self._inference.batches.learned_from if one]

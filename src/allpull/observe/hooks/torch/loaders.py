@@ -11,7 +11,7 @@ from typing import Any, Optional
 
 from ..inference.step_inference import StepInference
 from .loader_workers import LoaderWorkers
-from .noted_calls import fetching
+from .noted_calls import fetching, set_over
 
 
 def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
@@ -38,7 +38,8 @@ def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
             iterator = iterate(self)
         finally:
             inference.leave(depth)
-        _begins_again(iterator)
+        if isinstance(iterator, base):
+            set_over(iterator, False)  # one that keeps its workers begins again
         inference.pass_begun(iterator, self)
         return iterator
 
@@ -46,12 +47,6 @@ def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
     base.__init__ = observed_construct
     base.__next__ = functools.wraps(take)(fetching(inference.deferred, take, inference.pass_repeats))
     dataloader.DataLoader.__iter__ = observed_iterate  # type: ignore[method-assign]  # wrapping is the point
-
-
-def _begins_again(iterator: Any) -> None:
-    """The ``iterator`` of a loader that keeps its workers is that of a new pass."""
-    if getattr(iterator, "_allpull_is_over", False):
-        iterator._allpull_is_over = False
 
 
 def _batch_size(loader: Any) -> Optional[int]:

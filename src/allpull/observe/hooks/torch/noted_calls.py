@@ -37,7 +37,7 @@ def fetching(calls: Deferred, take: Callable[[Any], Any], repeats: Callable[[int
         try:
             batch = take(iterator)
         except BaseException:  # usually the end of the pass
-            iterator._allpull_is_over = True
+            set_over(iterator, True)
             calls.leave(depth)
             raise
         length = iterator._allpull_length
@@ -55,6 +55,14 @@ def fetching(calls: Deferred, take: Callable[[Any], Any], repeats: Callable[[int
         return batch
 
     return observed
+
+
+def set_over(iterator: Any, is_over: bool) -> None:
+    """Note at a loader's ``iterator`` whether it has given all that it has."""
+    try:
+        iterator._allpull_is_over = is_over
+    except Exception:  # noqa: BLE001, S110  a class of the program's own: then it is never over
+        pass
 
 
 def running(
