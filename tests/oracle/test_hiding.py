@@ -142,6 +142,14 @@ def test_a_rank_that_pauses_at_times_hides_none_that_is_always_late(
         assert ("once in 10 steps" in found.title) is (rank == 0)
 
 
+@pytest.mark.parametrize("queued_s", [(0.020, 0.020), (0.020, 0.020, 0.0)])
+def test_ranks_that_wait_for_a_cpu_in_different_phases_are_not_slow(judge: Judge, queued_s: tuple[float, ...]) -> None:
+    healthy = even(ranks=len(queued_s), steps=120, jitter=0.02)
+    waiting = healthy.later("forward", 0.020, rank=0).later("backward", 0.020, rank=1)
+    waiting = waiting.later("optimizer", 0.020, rank=1).later("backward", -0.020, rank=1)
+    assert "slow-rank" not in {one.rule for one in judge(waiting, None, Recording(queued_s=queued_s)).priced}
+
+
 def test_two_ranks_that_pause_at_intervals_of_their_own(judge: Judge) -> None:
     healthy = even(ranks=2, steps=125, jitter=0.01)
     pausing = healthy.later("other", 0.200, rank=0, steps=slice(None, None, 10))

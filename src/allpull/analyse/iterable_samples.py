@@ -14,7 +14,7 @@ from allpull.schema.gap import Gap, named_ranks
 class IterableSamples:
     """Samples of an `IterableDataset`, which a loader with at most ``workers`` workers gives each rank; 0: it has none.
 
-    ``repeating``: the ranks that train on each batch as often as their loader has workers.
+    ``repeating``: the ranks that train on each batch as often as their loader has workers; these have ``workers`` then.
     """
 
     workers: int
@@ -45,7 +45,8 @@ def iterable_samples(run: RunData) -> IterableSamples | None:
                 repeating.append(rank)
     if not workers:
         return None
-    return IterableSamples(workers=max(workers.values()), repeating=tuple(repeating), ranks=run.record.ranks)
+    most = max(workers[rank] for rank in repeating or workers)
+    return IterableSamples(workers=most, repeating=tuple(repeating), ranks=run.record.ranks)
 
 
 def _repeats(digests: str, workers: int) -> bool:

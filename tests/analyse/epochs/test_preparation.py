@@ -24,7 +24,7 @@ def steps(rest_ns: Moments) -> dict[str, Moments]:
     ("paused", "is_prepared"),
     [
         pytest.param(FIRST, True, id="where epochs begin"),
-        pytest.param([*FIRST, 7, 33], True, id="and seldom elsewhere"),
+        pytest.param([*FIRST, 7, 33, 56, 71], True, id="and seldom elsewhere"),
         pytest.param(range(0, STEPS, 10), False, id="once in ten steps"),
         pytest.param(range(STEPS), False, id="in every step"),
     ],

@@ -441,6 +441,13 @@ def test_what_ranks_do_in_turn_between_two_averages_of_their_models_is_what_all_
     assert one.gain.value == pytest.approx(of_each.gain.value, rel=0.02)
 
 
+def test_a_rank_with_pauses_of_two_intervals_beside_one_that_is_always_late() -> None:
+    """Of two ranks both stand out in the same phase: no rank is left to compare them with there."""
+    pauses = late(2, 100, rank=0, by_s=0.3, every=4) + late(2, 100, rank=0, by_s=0.3, every=10)
+    made = job(2, steps=100, forward=late(2, 100, rank=1, by_s=0.01) + pauses)
+    assert found(made, Machine(hosts=hosts_of(2))).findings
+
+
 def test_what_all_ranks_do_is_said_of_the_rank_where_there_is_one() -> None:
     (alone,) = found(job(1, steps=100, other=0.02)).findings
     assert alone.title.startswith("The rank spends 20.2 ms per step between")

@@ -17,14 +17,14 @@ KNOWN = (
 def prepared_ns(records: Mapping[str, Moments], first_steps: Sequence[int]) -> Moments:
     """How much longer each step is outside of known phases than those that begin no epoch; 0: not known.
 
-    Once in so many steps a program pauses (logging, saving), and may do so where an epoch begins: half as many of the
-    other steps as begin an epoch may be longer than what counts as usual, and at most half of them.
+    Once in so many steps a program pauses (logging, saving), and may do so where an epoch begins: then at least as many
+    of the other steps are as long. Where fewer are, these are stalls.
     """
     rest_ns = records["end_ns"] - records["begin_ns"] - sum(records[name] for name in KNOWN)
     is_first = np.isin(records["step"], first_steps)
     others_ns = np.sort(rest_ns[~is_first])
-    longer_than_usual = min(int(is_first.sum()), others_ns.size) // 2
-    usual_ns = int(others_ns[-1 - longer_than_usual]) if others_ns.size else int(rest_ns.max(initial=0))
+    stalls = min(max(int(is_first.sum()) - 1, 1), others_ns.size // 2)
+    usual_ns = int(others_ns[-1 - stalls]) if others_ns.size else int(rest_ns.max(initial=0))
     longer: Moments = np.maximum(rest_ns - usual_ns, 0)
     return longer
 

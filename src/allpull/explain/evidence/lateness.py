@@ -188,15 +188,17 @@ def _in_different_phases(window: Window, own_s: Floats, held_s: Floats) -> dict[
     names = [name for name in COMPUTING if name in window.work and is_work(window, name)]
     phases = {name: without_pauses(window.per_step(name)) for name in names}
     late_in = {name: outliers(seconds).ranks for name, seconds in phases.items()}
-    computed_s, usual_s = without_pauses(own_s - held_s), -np.median(held_s, axis=1)
+    computed_s, usual_s = without_pauses(own_s - held_s), -lower_median(held_s)
+    queued_s = -float(usual_s.mean())  # when in a step the others waited is not known
     for name, seconds in phases.items():
-        usual_s += np.median(np.delete(seconds, [one.rank for one in late_in[name]], axis=1), axis=1)
+        late_there = [one.rank for one in late_in[name] if not one.pauses]  # at most half of all
+        usual_s += np.median(np.delete(seconds, late_there, axis=1), axis=1)
     late: dict[int, Outlier] = {}
     where: dict[int, list[str]] = {}
     for name, standing_out in late_in.items():
         for one in standing_out:
             more = mean_interval(computed_s[:, one.rank] - usual_s)
-            if one.steady and more.value >= max(OF_PHASE * one.size.value, least_s):
+            if one.steady and more.value - queued_s >= max(OF_PHASE * one.size.value, least_s):
                 late[one.rank] = Outlier(rank=one.rank, size=more, steady=True)
                 where.setdefault(one.rank, []).append(name)
     if len(late) <= window.ranks // 2:

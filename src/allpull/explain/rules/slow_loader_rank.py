@@ -27,7 +27,7 @@ When it is wrong
     timed.
     Of an `IterableDataset` each worker makes all samples of its rank, unless it divides them by
     `torch.utils.data.get_worker_info()`: more workers then repeat samples, and save nothing. The advice says so where
-    the data set is known to be one, and `same-samples` where workers do it.
+    the data set is known to be one that has no more than one worker so far, and `same-samples` where workers do it.
 """
 
 from __future__ import annotations

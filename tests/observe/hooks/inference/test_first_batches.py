@@ -9,7 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from allpull.observe.hooks.inference.first_batches import MOST_ELEMENTS, digest_of  # noqa: E402
+from allpull.observe.hooks.inference.first_batches import MOST, MOST_ELEMENTS, digest_of  # noqa: E402
+from allpull.schema.digest_events import FirstBatches as Event  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -61,3 +62,7 @@ def test_of_large_tensors_few_elements_count() -> None:
     many = torch.zeros(2 * MOST_ELEMENTS)
     assert digest_of(many) == digest_of(many.index_fill(0, torch.tensor([1]), 1.0))
     assert digest_of(many) != digest_of(many.index_fill(0, torch.tensor([2]), 1.0))
+
+
+def test_the_most_digests_fit_into_an_event() -> None:
+    Event(kind="first_batches", digests=MOST * digest_of(images(1, 8)), iterable_workers=64, t_ns=0)

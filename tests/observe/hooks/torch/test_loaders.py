@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
-from tests.observe.hooks.conftest import LOOP, TRAINING, Watch
+from tests.observe.hooks.conftest import LOOP, TRAINING, Watch, plain
 
 pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
@@ -140,6 +142,106 @@ for epoch in range(3):
     assert (run.code, run.err) == (0, "")
     assert [step.epoch for step in run.steps()] == [epoch for epoch in range(3) for _ in range(10)]
     assert [step.samples for step in run.steps()] == 3 * [16, 10, 16, 10, 16, 10, 16, 10, 6, 10]
+
+
+def test_loaders_in_turn_are_asked_nothing_that_changes_the_program(watched: Watch, tmp_path: Path) -> None:
+    """A sampler that draws random numbers to tell its length, and an iterator that knows no attribute of ours."""
+    source = (
+        TRAINING
+        + """
+class Buckets(torch.utils.data.Sampler):
+    def __iter__(self):
+        return iter([batch.tolist() for batch in torch.randperm(70).split(10)])
+
+    def __len__(self):
+        return len(list(iter(self)))
+
+class Proxy:
+    def __init__(self, batches):
+        self.__dict__["batches"] = batches
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return next(self.batches)
+
+    def __getattr__(self, name):
+        raise KeyError(name)
+
+    __setattr__ = __getattr__
+
+class Own(DataLoader):
+    def _get_iterator(self):
+        return Proxy(super()._get_iterator())
+
+tasks = [iter(DataLoader(data, batch_sampler=Buckets())), iter(Own(data, batch_size=10, shuffle=True))]
+for step in range(14):
+    x, y = next(tasks[step % 2])
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+print(torch.rand(1).item().hex())
+"""
+    )
+    run = watched(source)
+    assert (run.code, run.err) == (0, "")
+    assert run.out == plain(source, tmp_path)
+    assert [step.samples for step in run.steps()] == 14 * [10]
+
+
+def test_a_batch_that_fails_ends_no_pass(watched: Watch) -> None:
+    """The program goes on with the next one, and with another loader beside this one."""
+    run = watched(
+        TRAINING
+        + """
+class Broken(torch.utils.data.Dataset):
+    def __len__(self):
+        return 70
+
+    def __getitem__(self, place):
+        if place == 20:
+            raise ValueError(place)
+        return data[place]
+
+broken = DataLoader(Broken(), batch_size=16)
+for epoch in range(2):
+    first, second = iter(broken), None
+    for step in range(4):
+        if step == 2:
+            second = iter(loader)
+        try:
+            x, y = next(first if step < 2 or step == 3 else second)
+        except ValueError:
+            x, y = next(first)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    assert [step.epoch for step in run.steps()] == 4 * [0] + 4 * [1]
+
+
+def test_a_first_batch_that_another_thread_fetches_costs_no_epoch(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+import threading
+
+for epoch in range(2):
+    batches, first = iter(loader), []
+    thread = threading.Thread(target=lambda: first.append(next(batches)))
+    thread.start()
+    thread.join()
+    for x, y in [*first, *batches]:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    assert [event.epoch for event in run.events("epoch")] == [0, 1]
 
 
 def test_a_loader_that_the_program_does_not_return_to_ends_its_epoch(watched: Watch) -> None:

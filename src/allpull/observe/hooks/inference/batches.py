@@ -72,8 +72,9 @@ class Batches:
         self.turned_to = None
 
     def leave_loaders(self) -> None:
-        """Another thread fetches what the program trains on: it makes its batches in a way of its own."""
-        self._passes.clear()
+        """Another thread fetched what the program trains on: until it fetches itself, it has batches of its own."""
+        self.now.waiting.clear()
+        self.now.digests.clear()
         self.now, self.turned_to, self._left = Pass(), None, None
         self.now.learned = True
 
@@ -172,8 +173,8 @@ class Batches:
 class Pass:
     """One pass over a loader: contents of its pending batches, and whether the program trained on one.
 
-    ``loader`` is its id, 0 where there is none; ``thread`` the one that fetched first, where that was before it was
-    known which thread trains; ``turn`` counts the turns from one pass to another, up to the last one to this. Where the
+    ``loader`` is its id, 0 where there is none; ``thread`` another one that fetched last, before it was known
+    which thread trains; ``turn`` counts the turns from one pass to another, up to the last one to this. Where the
     loader has begun another pass with the same iterator, ``left`` of them are still of this one. ``ahead`` of them were
     pending when the program trained last. ``digests`` are those of the oldest, and ``iterable_workers`` the workers of
     their loader, if its data set is an `IterableDataset`.

@@ -121,6 +121,7 @@ class StepInference(NotLearning):
                 self.end_step(recorder)
         self.loads = True
         self.batches.turn_to(iterator)
+        self.batches.now.thread = None
         return NOT_SEEN if self._recording is None else self._recording.enter(INPUT)
 
     def fetched(self, depth: int, batch: Any, iterator: Any = None) -> None:

@@ -36,8 +36,9 @@ def fetching(calls: Deferred, take: Callable[[Any], Any], repeats: Callable[[int
             depth = calls.followed().fetch_begins(id(iterator))
         try:
             batch = take(iterator)
-        except BaseException:  # usually the end of the pass
-            set_over(iterator, True)
+        except BaseException as error:
+            if type(error) is StopIteration:
+                set_over(iterator, True)
             calls.leave(depth)
             raise
         length = iterator._allpull_length
