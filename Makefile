@@ -29,16 +29,16 @@ demo: $(FOR_DEMO)  ## train on 1 and 2 ranks, compare, write a report
 	$(BIN)/allpull demo
 
 # What needs a quiet machine runs alone, the rest two files at a time in their order: what is long comes before the
-# doctests, which fill up the end. Long tests wait half of their time, for queues and hosts: three files at a time.
+# doctests, which fill up the end.
 HOSTS := ssh or slurm or root
 PYTEST := $(BIN)/python -m pytest
-BY_FILE := --dist loadfile --no-loadscope-reorder
+PAIRED := -n 2 --dist loadfile --no-loadscope-reorder
 
 test: $(READY)   ## the tests that state the facts, in six minutes on two quiet cores
-	$(PYTEST) -m "not (slow or alone or $(HOSTS))" -n 2 $(BY_FILE)
+	$(PYTEST) -m "not (slow or alone or $(HOSTS))" $(PAIRED)
 
 test-all: $(READY)  ## the rest: restarts, queues, hosts, containers, frameworks and browsers, all real
-	$(PYTEST) -m "(slow or $(HOSTS)) and not (alone or proof)" -n 3 $(BY_FILE) tests
+	$(PYTEST) -m "(slow or $(HOSTS)) and not (alone or proof)" $(PAIRED) tests
 	$(PYTEST) -m alone $$(grep -rl 'mark\.alone' tests --include='*.py' | sort)
 
 test-gpu: $(READY)  ## what needs an NVIDIA GPU
