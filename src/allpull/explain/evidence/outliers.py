@@ -109,21 +109,22 @@ def outliers(work_s: Floats, *, least_s: float = 0.0, seed: int = 0) -> Outliers
     """
     steps, ranks = work_s.shape
     work_s = work_s.astype(np.float64)
-    if least_s > 0 and not (work_s.mean(axis=0) >= least_s).any():
+    if steps < MIN_POINTS or ranks < 2 or (least_s > 0 and not (work_s.mean(axis=0) >= least_s).any()):
         return Outliers(ranks=(), floor_s=float("inf"))
+    due, intervals = regular_pauses(work_s)
+    usual_s = _without(work_s, due)
     late: dict[int, Outlier] = {}
     left = np.arange(ranks)
     floor_s = float("inf")
-    usual_s = without_pauses(work_s)
-    while steps >= MIN_POINTS and left.size > 1:
+    while left.size > 1:
         above, floor_s = _above(usual_s[:, left], np.random.default_rng(seed))
         above = above[: ranks // 2 - len(late)]
         if not above:
             break
         late |= {int(left[place]): _outstanding(int(left[place]), series, since) for place, series, since in above}
         left = np.delete(left, [place for place, *_ in above])
-    if steps >= MIN_POINTS and ranks > 1:
-        late |= {one.rank: one for one in _pausing(work_s, late)}
+    if len(intervals) <= ranks // 2:
+        late |= {one.rank: one for one in _pausing(work_s, due, late)}
     return Outliers(ranks=tuple(sorted(late.values(), key=lambda one: -one.size.value)), floor_s=floor_s)
 
 
@@ -182,14 +183,8 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
     return outstanding, min(*floors, float(chance_s.max()))
 
 
-def _pausing(work_s: Floats, late: Mapping[int, Outlier]) -> list[Outlier]:
-    """The ranks of which regular pauses are the lateness, or most of it: they may be ``late`` in other steps, too.
-
-    Where more than half of the ranks have some, they pause in turn, and none stands out by them.
-    """
-    due, intervals = regular_pauses(work_s)
-    if len(intervals) > work_s.shape[1] // 2:
-        return []
+def _pausing(work_s: Floats, due: Bools, late: Mapping[int, Outlier]) -> list[Outlier]:
+    """The ranks of which regular pauses are the lateness, or most of it: they may be ``late`` in other steps, too."""
     late_s = np.maximum(beyond_others(work_s), 0.0)
     paused_s = np.where(due, late_s, 0.0)
     most = paused_s.sum(axis=0) >= MOST_OF_IT * late_s.sum(axis=0)
@@ -200,7 +195,7 @@ def _pausing(work_s: Floats, late: Mapping[int, Outlier]) -> list[Outlier]:
             steady=False,
             pauses=tuple(np.flatnonzero(due[:, rank]).tolist()),
         )
-        for rank in intervals
+        for rank in np.flatnonzero(due.any(axis=0)).tolist()
         if most[rank] or rank not in late
     ]
 
@@ -212,7 +207,11 @@ def without_pauses(work_s: Floats) -> Floats:
     """
     if len(work_s) < MIN_POINTS or work_s.shape[1] < 2:
         return work_s
-    return work_s - np.where(regular_pauses(work_s)[0], beyond_usual(work_s), 0.0)
+    return _without(work_s, regular_pauses(work_s)[0])
+
+
+def _without(work_s: Floats, due: Bools) -> Floats:
+    return work_s - np.where(due, beyond_usual(work_s), 0.0)
 
 
 def beyond_usual(work_s: Floats) -> Floats:

@@ -11,6 +11,13 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SAMPLES = [16, 16, 16, 16, 6]
 
+TRAIN = """
+def train(x, y):
+    optimizer.zero_grad()
+    nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+"""
+
 OWN_LOADER = """
 class Doubled(DataLoader):
     def __iter__(self):
@@ -248,12 +255,8 @@ def test_a_loader_that_the_program_does_not_return_to_ends_its_epoch(watched: Wa
     """Its iterator is still there, and has more batches: the next loader is at first taken for one beside it."""
     run = watched(
         TRAINING
+        + TRAIN
         + """
-def train(x, y):
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(model(x), y).backward()
-    optimizer.step()
-
 first = iter(loader)
 for _ in range(3):
     train(*next(first))
@@ -269,12 +272,8 @@ for epoch in range(3):
 def test_loaders_one_after_the_other_have_epochs_of_their_own(watched: Watch) -> None:
     run = watched(
         TRAINING
+        + TRAIN
         + """
-def train(x, y):
-    optimizer.zero_grad()
-    nn.functional.cross_entropy(model(x), y).backward()
-    optimizer.step()
-
 others = DataLoader(data, batch_size=35)
 for epoch in range(2):
     for batch in loader:
