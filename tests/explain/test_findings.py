@@ -198,6 +198,9 @@ def test_a_loss_is_there_from_where_it_begins_or_up_to_where_it_ends() -> None:
     assert when_there(loss[::-1]) == slice(0, 18)
     assert when_there(0.02 + loss[::-1]) is None, "a sixth of it is left: it has not ended"
     assert when_there(loss[:15]) is None
+    assert when_there(np.append(loss, np.zeros(12))) == slice(12, 30)
+    assert when_there(np.append(loss, np.full(12, 0.06))) == slice(12, 42), "more than half of it is left"
+    assert when_there(np.tile([0.0, 0.0, 0.1, 0.1], 15)) is None, "it comes and goes"
     assert when_there(np.full(40, 0.1)) is None
     assert when_there(np.zeros(40)) is None
 

@@ -32,6 +32,17 @@ def test_a_loss_that_ends_is_certain_and_said_to_have_ended(judge: Judge) -> Non
     assert until.value == pytest.approx(0.050, rel=0.03)
 
 
+def test_a_loss_that_begins_and_ends_is_said_to(judge: Judge) -> None:
+    """In a third of the steps: price and interval hold what it is over all of them."""
+    healthy = even(steps=152)
+    judged = judge(healthy.later("forward", 0.030, rank=1, steps=slice(52, 102)), healthy)
+    found = judged.finding("slow-rank", ranks=[1])
+    assert_priced(found, judged.truth)
+    assert "on average, from step 52 to 101" in found.title
+    (between,) = (line for line in found.evidence if "less than half of it before and after" in line.what)
+    assert between.value == pytest.approx(0.030, rel=0.05)
+
+
 def test_a_loss_from_the_first_step_on_has_no_begin(judge: Judge) -> None:
     healthy = even(steps=62)
     found = judge(healthy.later("forward", 0.040, rank=1), healthy).finding("slow-rank", ranks=[1])

@@ -1,4 +1,4 @@
-"""How a loss goes over the steps of a run: it begins or ends between two of them, grows little by little, or neither.
+"""How a loss goes over the steps of a run: it begins or ends between two, grows little by little, or neither.
 
 None of that is chance, so intervals leave it out: steps with and without the loss are resampled among themselves, and
 of a loss that grows what varies about the line.
@@ -18,6 +18,7 @@ NOT_YET = 0.5  # of a loss: what was there before is another loss, or none
 OVER = 0.1  # of a loss: with less of it left, it has ended
 GROWN = 2.0  # times a loss: between its first and last step, less is told well enough by its mean
 JUMP = 5.0  # standard errors between two levels: of the most different ones, far beyond chance
+MOST = 0.9  # of the steps: what is there for a while is there in so many of these, and not in so many before and after
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -65,14 +66,19 @@ def when_there(series: Floats) -> slice | None:
     """The steps in which a loss, ``series`` (n,), is there that begins or ends between the first and the last step.
 
     None: it always is, or never, or it comes and goes. Its median has to change, and its mean by far more than stalls
-    now and then can move it: by ``JUMP`` standard errors, as of independent steps.
+    now and then can move it: by ``JUMP`` standard errors, as of independent steps. If it begins and ends, it has to be
+    there in ``MOST`` of the steps between, and in as few of those before, and after.
 
     >>> when_there(np.array([0.0, 0.1] * 8 + [5.0, 4.0] * 8))
+    slice(16, 32, None)
+    >>> when_there(np.array([0.0, 0.1] * 8 + [5.0, 4.0] * 8 + [0.1] * 10))
     slice(16, 32, None)
     """
     cut = change_point(series)
     if cut is None:
         return None
+    if (between := _for_a_while(series, cut)) is not None:
+        return between
     sides = series[:cut], series[cut:]
     (before, after), means = [float(np.median(side)) for side in sides], [float(side.mean()) for side in sides]
     variances = [float(side.var()) / side.size for side in sides]
@@ -81,6 +87,21 @@ def when_there(series: Floats) -> slice | None:
     if after > 0 and before < NOT_YET * after and means[0] < NOT_YET * means[1]:
         return slice(cut, series.size)
     return slice(0, cut) if before > 0 and after < OVER * before and means[1] < OVER * means[0] else None
+
+
+def _for_a_while(series: Floats, cut: int) -> slice | None:
+    """The steps between ``cut`` and another change of level, if a loss, ``series`` (n,), begins and ends with them."""
+    before, after = change_point(series[:cut]), change_point(series[cut:])
+    stretches = [slice(cut, cut + after)] if after is not None else []
+    stretches += [slice(before, cut)] if before is not None else []
+    for there in sorted(stretches, key=lambda one: -float(series[one].mean())):
+        inside, sides = series[there], (series[: there.start], series[there.stop :])
+        half, error = NOT_YET * float(np.median(inside)), math.sqrt(float(inside.var()) / inside.size)
+        is_there = half > 0 and float((inside > half).mean()) >= MOST
+        is_gone = all(float((side > half).mean()) <= 1 - MOST and side.mean() < half for side in sides)
+        if is_there and is_gone and half > JUMP * error:
+            return there
+    return None
 
 
 def line_of(series: Floats) -> Floats | None:

@@ -320,8 +320,10 @@ def _finding(one: Candidate, priced: Price, facts: Facts, others: Sequence[Candi
         evidence.append(seconds("gain per step if only this is fixed", max(priced.alone_s, 0.0), source))
     if priced.there is not None and priced.there_s is not None:
         first, *_, last = facts.window.steps[priced.there].tolist()
-        begins = f"from step {first:,} on, less than half of it before"
-        when = begins if priced.there.start else f"up to step {last:,}, nearly nothing after it"
+        when = f"from step {first:,} on, less than half of it before"
+        if priced.there.stop < facts.window.steps.size:
+            begins = f"from step {first:,} to {last:,}, less than half of it before and after"
+            when = begins if priced.there.start else f"up to step {last:,}, nearly nothing after it"
         what = f"cost per step {when}; the gain is of {facts.span}"
         evidence.append(seconds(what, priced.there_s, f"steps {first:,} to {last:,}"))
     if priced.ends_s is not None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.replay.windows import late, rotating
 
-from allpull.explain.evidence.outliers import _late_since, outliers, without_pauses
+from allpull.explain.evidence.outliers import _late_for_a_while, outliers, without_pauses
 from allpull.replay.leave_one_out import beyond_others
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -233,24 +233,35 @@ def test_a_rank_that_pauses_in_every_nth_step_of_a_part_of_them_stands_out(betwe
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_that_is_late_from_some_step_on_stands_out(ranks: int) -> None:
-    """In the last tenth of the steps, which the trimmed mean leaves out; at the end, and not in the middle."""
+    """In the last tenth of the steps, which the trimmed mean leaves out."""
     work = noisy("gaussian", 2, 300, ranks)
     work[270:, 1] += 0.3
     (one,) = outliers(work).ranks
-    assert (one.rank, one.since) == (1, 270)
+    assert (one.rank, one.rows) == (1, (270, 299))
     assert one.size.value == pytest.approx(0.03, rel=0.05)
-    assert [one.since for one in outliers(np.roll(work, -40, axis=0)).ranks if one.since is not None] == []
-    assert [one.since for one in outliers(work[:280]).ranks if one.since is not None] == [], "it may be a disturbance"
+    assert [one.rows for one in outliers(work[:280]).ranks if one.rows is not None] == [], "it may be a disturbance"
+
+
+@pytest.mark.parametrize("steps", [slice(230, 260), slice(100, 200), slice(20, 60), slice(0, 40)])
+def test_a_rank_that_is_late_for_a_while_stands_out(steps: slice) -> None:
+    work = noisy("gaussian", 2, 300, 2)
+    work[steps, 1] += 0.1
+    (one,) = outliers(work).ranks
+    assert (one.rank, one.rows) == (1, (steps.start, steps.stop - 1))
+    share = (steps.stop - steps.start) / 300
+    assert one.size.value == pytest.approx(0.1 * share, rel=0.1)
+    assert one.size.low is not None
+    assert one.size.low > 0.9 * 0.1 * share, "when it is late is no chance"
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6, 0.9])
-def test_equal_ranks_are_not_late_from_some_step_on(correlation: float) -> None:
+def test_equal_ranks_are_not_late_for_a_while(correlation: float) -> None:
     rng = np.random.default_rng(4)
     for _ in range(300):
         noise = rng.normal(0.0, 0.01, (120, 4))
         for step in range(1, 120):
             noise[step] += correlation * noise[step - 1]
-        assert _late_since(beyond_others(1.0 + noise)) == {}
+        assert _late_for_a_while(beyond_others(1.0 + noise)) == {}
 
 
 def test_one_disturbance_of_several_steps_is_no_pause_in_every_nth_step() -> None:

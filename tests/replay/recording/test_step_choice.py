@@ -169,10 +169,10 @@ def test_profiled_steps_stay_unless_the_profiler_made_them_slow() -> None:
     assert texts(window.gaps) == ["profiled steps took 107 ms, others 67 ms: the window lies between them"]
 
 
-def epochs(length: int, steps: int, **changes: Any) -> RunData:
+def epochs(length: int, steps: int, *, evaluation_ms: int = 30, **changes: Any) -> RunData:
     """Each epoch's first step is tagged, and has the evaluation of the epoch before in it."""
     first = np.arange(steps) % length == 0
-    evaluation = np.where(first & (np.arange(steps) > 0), 30, 0)[:, None]
+    evaluation = np.where(first & (np.arange(steps) > 0), evaluation_ms, 0)[:, None]
     run = records(Program(steps=steps, work={"evaluation": evaluation}, **changes))
     run = replace(run, steps=run.steps.with_columns((pl.col("step") // length).alias("epoch")))
     return tagged(run, "first_batch", np.flatnonzero(first).tolist())
@@ -183,7 +183,7 @@ def epochs(length: int, steps: int, **changes: Any) -> RunData:
     [
         (10, 20, 3, [10, 19]),
         (10, 50, 5, [10, 49]),
-        (10, 34, 5, [14, 33]),  # two times ten, wherever they begin
+        (10, 27, 3, [7, 26]),  # two times ten, wherever they begin
         (30, 40, 5, [10, 39]),
         (50, 40, 5, [5, 39]),  # not one whole epoch
         (1, 12, 5, [5, 11]),
@@ -197,6 +197,13 @@ def test_whole_epochs_so_that_evaluations_weigh_as_they_occur(
     if length < steps:
         assert window.odd.sum() == window.steps.size / length
         assert (window.per_step("evaluation")[:, 0] > 0).tolist() == window.odd.tolist()
+
+
+@pytest.mark.parametrize(("evaluation_ms", "first"), [(30, 5), (1000, 60)])
+def test_half_of_a_run_is_left_out_only_where_whole_epochs_matter(evaluation_ms: int, first: int) -> None:
+    """Two epochs less the warm-up: one evaluation in 115 steps, not one in 60, is 0.4 % of the time, or 11 %."""
+    window = window_of(epochs(60, 120, evaluation_ms=evaluation_ms, warmup=5))
+    assert window.steps[[0, -1]].tolist() == [first, 119]
 
 
 def test_a_step_is_odd_for_all_where_it_is_odd_for_one() -> None:

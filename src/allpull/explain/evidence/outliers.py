@@ -24,9 +24,9 @@ and nowhere else. Too few pauses for shuffled labels are still no accident if ea
 ways to choose four of 90 steps, 134 do. Where more than half of the ranks do, they pause in turn, and none stands out.
 The other tests leave such pauses out.
 
-Late from some step on: a rank that is late in nine of ten steps from a change of its level on to the last one, at least
-``LASTS`` of them, is no accident either. Labels that are shuffled tell nothing of so few steps of many, and the trimmed
-mean leaves them out.
+Late for a while: a rank that is late in nine of ten steps from one change of its level to the next, or to the last
+step, at least ``LASTS`` of them, is no accident either. Labels that are shuffled tell nothing of so few steps of many,
+and the trimmed mean leaves them out.
 
 Ranks that stand out are removed, and the others are tested again: what remains is the noise floor of the run.
 """
@@ -63,7 +63,7 @@ ALIKE_STEPS = 12.0
 STEADY_SHARE = 0.5  # of its mean excess: a rank that is as often early as late has less
 PAUSE = 0.25  # of the work of a step: longer than any jitter
 PAUSE_SDS = 8.0  # and than its own steps vary by
-LASTS = 16  # steps to the last one: a rank that is late in nearly all of them is slow now
+LASTS = 16  # steps in a row: a rank that is late in nearly all of them is slow for a while
 LASTING = 0.9  # of these steps
 MOST_OF_IT = 0.5  # of a rank's pauses, in time: one more that is an accident hides no others
 USUAL = 2.0  # times the excess of the last rank in the median step: beyond it is a stall
@@ -75,14 +75,14 @@ class Outlier:
 
     ``steady``: it is late overall; otherwise it is also early at times, and varies more than the others. ``pauses``:
     the rows of the steps in which it pauses, if that is most of its lateness, and every n-th step; the size is theirs.
-    ``since``: the row from which on it is late, if it was not before.
+    ``rows``: those of the first and last step of the while in which it is late, if it is not before or after.
     """
 
     rank: int
     size: Interval
     steady: bool
     pauses: tuple[int, ...] = ()
-    since: int | None = None
+    rows: tuple[int, int] | None = None
 
     @property
     def every(self) -> int | None:
@@ -121,7 +121,7 @@ def outliers(work_s: Floats, *, least_s: float = 0.0, seed: int = 0) -> Outliers
         above = above[: ranks // 2 - len(late)]
         if not above:
             break
-        late |= {int(left[place]): _outstanding(int(left[place]), series, since) for place, series, since in above}
+        late |= {int(left[place]): _outstanding(int(left[place]), series, rows) for place, series, rows in above}
         left = np.delete(left, [place for place, *_ in above])
     if len(intervals) <= ranks // 2:
         late |= {one.rank: one for one in _pausing(work_s, due, late)}
@@ -156,11 +156,11 @@ def mean_interval(series: Floats, pauses: Bools | None = None) -> Interval:
     return ratio(goes.varying, each, apart).interval()
 
 
-def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Floats, int | None]], float]:
+def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Floats, slice | None]], float]:
     """The ranks above the noise, the latest first; and the noise floor.
 
-    Each has its excess, and the row from which on it is late, if it was not before. The excess is the clipped one where
-    that is most of it, so that a stall of the whole machine enlarges no rank.
+    Each has its excess, and the rows in which it is late, if that is a while. The excess is the clipped one where that
+    is most of it, so that a stall of the whole machine enlarges no rank.
     """
     excess = beyond_others(work_s)
     usual_s = USUAL * float(np.median(np.maximum(excess.max(axis=1), 0.0)))
@@ -169,17 +169,19 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
     means = [late.mean(axis=0) for late in (whole, cut)]
     steadily_s, chance_s = _steadily(work_s)
     steady = (steadily_s > chance_s) | (means[1] > floors[1])
-    late_since = _late_since(excess)
-    out = steady | (means[0] > floors[0]) | np.isin(np.arange(work_s.shape[1]), list(late_since))
+    for_a_while = _late_for_a_while(excess)
+    out = steady | (means[0] > floors[0]) | np.isin(np.arange(work_s.shape[1]), list(for_a_while))
     outstanding = []
     for place in np.argsort(-means[0], kind="stable"):
         if out[place]:
             is_steady = steady[place] and means[1][place] >= STEADY_SHARE * means[0][place]
-            since, series = late_since.get(int(place)), excess[:, place]
-            if since is not None:
-                series = np.where(np.arange(series.size) >= since, series, 0.0)
-            series = np.clip(series, -usual_s, usual_s) if is_steady and since is None else series
-            outstanding.append((int(place), series, since))
+            rows, series = for_a_while.get(int(place)), excess[:, place]
+            if rows is not None:
+                series = np.zeros_like(series)
+                series[rows] = excess[rows, place]
+            elif is_steady:
+                series = np.clip(series, -usual_s, usual_s)
+            outstanding.append((int(place), series, rows))
     return outstanding, min(*floors, float(chance_s.max()))
 
 
@@ -248,19 +250,19 @@ def regular_pauses(work_s: Floats) -> tuple[Bools, dict[int, int]]:
     return apart, intervals
 
 
-def _late_since(excess: Floats) -> dict[int, int]:
-    """Rank → the row from which on to the last one it is late, by ``excess`` (steps, ranks), and was not before."""
-    usual_s = np.median(excess, axis=0)
-    noise_s = DEVIATIONS * np.median(np.abs(excess - usual_s), axis=0) / QUARTILE_SD
-    is_late = (excess > usual_s + noise_s) & (excess > 0)
-    since = {}
-    for rank in np.flatnonzero(is_late[-LASTS:].mean(axis=0) >= LASTING):
+def _late_for_a_while(excess: Floats) -> dict[int, slice]:
+    """Rank → the rows in which it is late, by ``excess`` (steps, ranks), if it is not before, or not after them."""
+    late = {}
+    for rank in np.flatnonzero((excess > 0).sum(axis=0) >= LASTING * LASTS).tolist():
         there = when_there(excess[:, rank])
-        if there is None or there.stop < len(excess) or there.stop - there.start < LASTS:
+        if there is None or there.stop - there.start < LASTS:
             continue
-        if is_late[there, rank].mean() >= LASTING:
-            since[int(rank)] = there.start
-    return since
+        otherwise_s = np.delete(excess[:, rank], there)
+        usual_s = float(np.median(otherwise_s))
+        noise_s = DEVIATIONS * float(np.median(np.abs(otherwise_s - usual_s))) / QUARTILE_SD
+        if (excess[there, rank] > max(0.0, usual_s + noise_s)).mean() >= LASTING:
+            late[rank] = there
+    return late
 
 
 def _chance(steps: int, number: int, *, anywhere: bool = False) -> float:
@@ -294,10 +296,10 @@ def _steadily(work_s: Floats) -> tuple[Floats, Floats]:
     return ordered[cut : steps - cut].mean(axis=0), np.maximum(chance_s, ROUNDING * np.abs(work_s).mean())
 
 
-def _outstanding(rank: int, excess: Floats, since: int | None) -> Outlier:
+def _outstanding(rank: int, excess: Floats, rows: slice | None) -> Outlier:
     late = np.maximum(excess, 0.0)
-    if since is not None:
-        return Outlier(rank=rank, size=mean_interval(late), steady=False, since=since)
+    if rows is not None:
+        return Outlier(rank=rank, size=mean_interval(late), steady=False, rows=(rows.start, rows.stop - 1))
     steady = bool(np.median(excess) > 0 and excess.mean() >= STEADY_SHARE * late.mean())
     return Outlier(rank=rank, size=mean_interval(excess if steady else late), steady=steady)
 

@@ -257,8 +257,11 @@ def _often(one: Outlier, facts: Facts) -> str:
     """When ``one`` is late, for a title; "" where it usually is."""
     if one.every is not None:
         return f" on average, once in {one.every:,} steps"
-    if one.since is not None:
-        return f" on average, from step {facts.window.steps[one.since]:,} on"
+    if one.rows is not None:
+        first, last = (facts.window.steps[row] for row in one.rows)
+        begins, ends = one.rows[0] > 0, one.rows[1] < facts.window.steps.size - 1
+        when = f"from step {first:,} {f'to {last:,}' if ends else 'on'}" if begins else f"up to step {last:,}"
+        return f" on average, {when}"
     return "" if one.steady else " in some steps"
 
 
