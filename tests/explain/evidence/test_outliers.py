@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.replay.windows import late, rotating
 
-from allpull.explain.evidence.outliers import _late_for_a_while, outliers, without_pauses
+from allpull.explain.evidence.outliers import _late_for_a_while, is_correlated, outliers, without_pauses
 from allpull.replay.leave_one_out import beyond_others
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -252,6 +252,7 @@ def test_a_rank_that_is_late_for_a_while_stands_out(steps: slice) -> None:
     assert one.size.value == pytest.approx(0.1 * share, rel=0.1)
     assert one.size.low is not None
     assert one.size.low > 0.9 * 0.1 * share, "when it is late is no chance"
+    assert not is_correlated(work), "a change of level is no resemblance of steps"
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.6, 0.9])

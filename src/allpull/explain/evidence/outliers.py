@@ -133,12 +133,17 @@ def is_correlated(work_s: Floats) -> bool:
 
     Of 40 simulated runs each with 2, 4 and 8 equal ranks, 20 to 100 steps, and autocorrelations of 0.6 to 0.95, a
     quarter and more have a rank that stands out where there are fewer than ``FEW_DRAWS`` independent steps, or
-    ``ALIKE_STEPS`` and more count as one.
+    ``ALIKE_STEPS`` and more count as one. That a rank is late for a while does not make its steps resemble others.
     """
     steps, ranks = work_s.shape
     if ranks < 2 or steps < MIN_POINTS:
         return False
     excess = work_s - work_s.mean(axis=1, keepdims=True)
+    for rows in _late_for_a_while(beyond_others(work_s)).values():
+        is_there = np.zeros(steps, dtype=np.bool_)
+        is_there[rows] = True
+        for part in (is_there, ~is_there):
+            excess[part] -= excess[part].mean(axis=0)
     per_draw = float(np.median([steps_per_draw(series) for series in excess.T]))
     return per_draw >= ALIKE_STEPS or steps / per_draw < FEW_DRAWS
 
