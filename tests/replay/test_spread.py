@@ -150,7 +150,19 @@ def test_whole_periods_of_three_events_are_no_matter_of_chance() -> None:
         return shown.high - shown.low
 
     assert [width(steps) < 1e-9 for steps in (16, 24, 25, 32, 35)] == [False, True, False, True, False]
-    assert width(16) > width(25) > width(35) > 0.1
+    assert width(16) > width(35) > width(25) > 0.01
+
+
+def test_each_kind_of_odd_steps_is_resampled_by_itself() -> None:
+    """Nine pauses of 200 ms, once in 28 steps, and a first batch that costs nothing more."""
+    pauses, first = np.arange(245) % 28 == 15, np.arange(245) == 120
+    lost_s = np.where(pauses, 0.2, 0.0)
+    apart = ratio(lost_s + 0.023, np.full(245, 0.023), pauses + 2 * first).interval()
+    mixed = ratio(lost_s + 0.023, np.full(245, 0.023), pauses | first).interval()
+    assert apart.low is not None
+    assert mixed.low is not None
+    assert apart.value - apart.low < 0.06 * (apart.value - 1) < 0.15 * (apart.value - 1) < mixed.value - mixed.low
+    assert apart.low < 1 + 0.2 / 28 / 0.023, "what a long run loses"
 
 
 def test_a_state_that_lasts_is_no_event() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from allpull.explain.remedy import Action
-from allpull.replay.window import Bools, Window
+from allpull.replay.window import Bools, Kinds, Window
 from allpull.schema.explained import Evidence
 from allpull.schema.results import Interval
 
@@ -32,8 +32,9 @@ class Candidate:
     ``bounds``: where ``without`` is an estimate, the certain removal and the largest possible one. The interval of the
     gain then reaches from the one to the other; where the second is ``without`` itself, its value is the upper end.
 
-    ``rare``, (steps,): the few steps in which the fault is. The interval takes their number as it is, and resamples
-    them among themselves; None: the steps with an evaluation, a checkpoint or a first batch.
+    ``rare``, (steps,): the few steps in which the fault is, or their kinds, 0 for ordinary steps. The interval takes
+    their number as it is, and resamples each kind of them; None: the steps with an evaluation, a checkpoint or a first
+    batch.
 
     ``foremost``: it comes before all priced findings, because what is trained matters more than how fast.
     """
@@ -48,7 +49,7 @@ class Candidate:
     hosts: tuple[str, ...] = ()
     least_share: float = MIN_SHARE
     bounds: tuple[Removal, Removal] | None = None
-    rare: Bools | None = None
+    rare: Bools | Kinds | None = None
     foremost: bool = False
 
 

@@ -3,11 +3,12 @@
 Replays are not repeated for it. A replay gives what each step adds to its time, so sums of these increments over
 resampled steps are resampled times. For two replays the same steps are drawn, so that what they share cancels in their
 ratio. Steps are drawn in blocks (``analyse.statistics``). Odd steps, such as those with an evaluation, are resampled
-among themselves: drawn from all steps, there would be between none and twice as many of them.
+among themselves, each kind of them: drawn from all steps, there would be between none and twice as many of them.
 
 How many odd steps a window has depends on where it begins, unless it spans whole periods. An event every p steps
 occurs ⌊n/p⌋ or ⌈n/p⌉ times in n steps, less than one away from the long-run n/p; so resamples have up to one more or
-one fewer, in exchange for ordinary steps. Two events have one distance, which does not show a period.
+one fewer, in exchange for other steps, or as many as cover n/p where three events and more have shown p. Two events
+have one distance, which does not show a period.
 
 A window is short, often 20 to 100 steps, and then its blocks are too short as well: the spread is taken to be at least
 that of a first-order autoregressive series (``analyse.statistics.steps_per_draw``).
@@ -34,7 +35,7 @@ from allpull.analyse.statistics import (
     student_t,
 )
 from allpull.analyse.steps.grid import Floats
-from allpull.replay.window import Bools
+from allpull.replay.window import Bools, Kinds
 from allpull.schema.results import Interval
 
 EVENTS = 3  # two equal distances: fewer events do not show a period
@@ -86,7 +87,7 @@ class Resampled:
         return Interval(value=self.value, low=max(min(low, self.value), 0.0), high=min(max(high, self.value), most))
 
 
-def ratio(numerator: Floats, denominator: Floats, odd: Bools, *, seed: int = 0) -> Resampled:
+def ratio(numerator: Floats, denominator: Floats, odd: Bools | Kinds, *, seed: int = 0) -> Resampled:
     """Σ numerator ÷ Σ denominator, both (steps,) and of one window; resamples keep the number of its ``odd`` steps."""
     value = float(numerator.sum() / denominator.sum())
     return resample(
@@ -98,12 +99,12 @@ def ratio(numerator: Floats, denominator: Floats, odd: Bools, *, seed: int = 0) 
     )
 
 
-def resample(series: Floats, odd: Bools, statistic: Statistic, *, moves: Floats, seed: int = 0) -> Resampled:
+def resample(series: Floats, odd: Bools | Kinds, statistic: Statistic, *, moves: Floats, seed: int = 0) -> Resampled:
     """``statistic`` of the sums of ``series`` over steps, and over resampled steps.
 
     Args:
         series: (steps, columns), in time order.
-        odd: (steps,), the steps that are resampled among themselves.
+        odd: (steps,), the steps that are resampled among themselves, or the kind of each, 0 for ordinary.
         statistic: of the sums over steps.
         moves: (steps,), by how much each step moves the statistic: its linear part, up to a factor. Its
             autocorrelation determines the length of the blocks.
@@ -115,17 +116,19 @@ def resample(series: Floats, odd: Bools, statistic: Statistic, *, moves: Floats,
     rng = np.random.default_rng(seed)
     totals = np.zeros((RESAMPLES, series.shape[1]))
     parts = []
-    for chosen in (~odd, odd):
-        if not chosen.any():
-            continue
+    kinds = np.unique(odd.astype(np.intp))
+    for kind in kinds:
+        chosen = odd == kind
         part, totals_of_part = _part(_grouped(series[chosen]), _grouped(moves[chosen][:, None])[:, 0], rng)
         totals += totals_of_part
         parts.append(part)
-    if not as_often(odd):
-        more = rng.uniform(-1.0, 1.0, RESAMPLES)
-        totals += more[:, None] * (series[odd].mean(axis=0) - series[~odd].mean(axis=0))
-        apart = float(moves[odd].mean() - moves[~odd].mean())
-        parts.append(Part(variance=apart**2 / 3, freedom=float(MAX_POINTS)))  # of a uniform number from −1 to 1
+    for kind in kinds[kinds > 0]:
+        chosen = odd == kind
+        if most := _more_or_fewer(chosen):
+            more = rng.uniform(-most, most, RESAMPLES)
+            totals += more[:, None] * (series[chosen].mean(axis=0) - series[~chosen].mean(axis=0))
+            apart = most * float(moves[chosen].mean() - moves[~chosen].mean())
+            parts.append(Part(variance=apart**2 / 3, freedom=float(MAX_POINTS)))  # of a uniform number
     with np.errstate(divide="ignore", invalid="ignore"):  # ``interval`` checks for values that are not finite
         resampled = statistic(totals)
     return Resampled(value=value, resampled=resampled, blocks=_blocks(parts))
@@ -147,6 +150,17 @@ def as_often(odd: Bools) -> bool:
     periods = np.flatnonzero(steps % np.arange(1, steps // 2 + 1) == 0) + 1
     is_whole = any((odd[period:] == odd[:-period]).all() for period in periods.tolist())
     return begins.size >= EVENTS and is_whole
+
+
+def _more_or_fewer(odd: Bools) -> float:
+    """How many ``odd`` steps, (steps,), more or fewer than a window has the long run may have in as many steps."""
+    if as_often(odd):
+        return 0.0
+    places = np.flatnonzero(odd)
+    period = int(places[1] - places[0]) if places.size >= EVENTS else 0
+    if not period or (np.diff(places) != period).any():
+        return 1.0
+    return min(1.0, 2 * abs(places.size - odd.size / period))  # so that 95 % of a uniform number cover it
 
 
 def _part(series: Floats, moves: Floats, rng: np.random.Generator) -> tuple[Part, Floats]:

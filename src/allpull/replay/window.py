@@ -45,6 +45,7 @@ from allpull.analyse.steps.grid import Floats
 from allpull.schema.gap import Gap
 
 Bools = NDArray[np.bool_]
+Kinds = NDArray[np.intp]
 Level = Literal["step", "bucket"]
 
 WORK = ("evaluation", "checkpoint", "input", "copy", "forward", "backward", "optimizer", "host", "other")

@@ -15,7 +15,7 @@ from allpull.explain.evidence.deliveries import limited
 from allpull.explain.evidence.facts import Facts
 from allpull.replay.engine import replay
 from allpull.replay.spread import ratio
-from allpull.replay.window import Bools, Window
+from allpull.replay.window import Bools, Kinds, Window
 from allpull.schema.explained import INDICATIVE
 from allpull.schema.results import Interval
 
@@ -47,7 +47,7 @@ class Price:
         return self.alone_s < HIDDEN * self.loss_s
 
 
-def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = None) -> Price:
+def price(facts: Facts, without: Removal, base: Window, rare: Bools | Kinds | None = None) -> Price:
     """The price of a removal in ``base``: the window, or the window without the other late ranks.
 
     Where these hide little of it, it is what the removal saves by itself. ``rare``: as in ``Candidate``.
@@ -63,9 +63,9 @@ def price(facts: Facts, without: Removal, base: Window, rare: Bools | None = Non
     if not is_hidden and saved_s.sum() < cost_s.sum():
         cost_s = saved_s
     goes = course(cost_s)
-    apart = goes.apart
-    if apart is None:
-        apart = facts.window.odd if rare is None else rare
+    there = goes.apart
+    otherwise = facts.window.odd if rare is None else rare
+    apart = otherwise if there is None else there
     priced = Price(
         loss_s=float(cost_s.sum()) / steps,
         gain=_speed_up(recorded_s - cost_s, goes.varying, apart),
@@ -213,7 +213,7 @@ def without_all(window: Window, removals: Sequence[Removal]) -> Window:
     return window
 
 
-def _speed_up(left_s: Floats, cost_s: Floats, apart: Bools) -> Interval:
+def _speed_up(left_s: Floats, cost_s: Floats, apart: Bools | Kinds) -> Interval:
     """The speed-up T ÷ (T − loss), with its 95 % interval, from what is left of each step, and the loss in it.
 
     Steps ``apart``, (steps,), are resampled among themselves: those with a loss that begins or ends, because a link

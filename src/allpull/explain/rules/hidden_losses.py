@@ -116,5 +116,5 @@ def _rare(parts: Sequence[Candidate], window: Window) -> Bools | None:
         return None
     steps = window.odd.copy()
     for one in rare:
-        steps |= one
+        steps |= one > 0
     return steps
