@@ -231,6 +231,18 @@ def test_a_rank_that_pauses_in_every_nth_step_of_a_part_of_them_stands_out(betwe
     assert one.size.low > 0.75 * one.size.value, "how often it pauses is no chance"
 
 
+def test_a_rank_that_pauses_and_is_late_in_each_step_has_two_faults() -> None:
+    work = noisy("gaussian", 3, 240, 2)
+    work[:, 1] += 0.1
+    work[4::20, 1] += 0.5
+    (one,) = outliers(work).ranks
+    pauses, steady = one.faults
+    assert (pauses.every, steady.pauses, steady.steady) == (20, (), True)
+    assert pauses.size.value == pytest.approx(0.025, rel=0.05)
+    assert steady.size.value == pytest.approx(0.1, rel=0.05)
+    assert one.size.value == pytest.approx(0.125, rel=0.05)
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_a_rank_that_is_late_from_some_step_on_stands_out(ranks: int) -> None:
     """In the last tenth of the steps, which the trimmed mean leaves out."""

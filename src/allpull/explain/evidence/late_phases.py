@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -14,16 +14,16 @@ from allpull.explain.evidence.outliers import Outlier, beyond_usual
 from allpull.replay.leave_one_out import beyond_others
 
 
-def excess_by_phase(facts: Facts) -> dict[str, Floats]:
+def excess_by_phase(facts: Facts, *, pauses: bool) -> dict[str, Floats]:
     """By how much each rank exceeds the others in each phase, s per step, (ranks,); phase → seconds.
 
     Of ranks that are late before different meetings, before their own ones: in a step as a whole they may be no longer.
-    Of one that pauses, in its pauses, and of the others without these.
+    Of one that pauses, in its ``pauses``, or without them.
     """
     phases = [name for name in COMPUTING if name in facts.window.work]
     if not facts.late.own_meetings:
-        pauses = {one.rank: one.pauses for one in facts.late.slow if one.pauses}
-        return {name: _beyond(facts.window.per_step(name), pauses) for name in phases}
+        pausing = [one for one in facts.late.slow if one.pauses]
+        return {name: _beyond(facts.window.per_step(name), pausing, pauses=pauses) for name in phases}
     excess = {name: np.zeros(facts.window.ranks) for name in phases}
     for name in phases:
         before_s = before_meetings(facts.window, [name])
@@ -41,12 +41,24 @@ def in_pauses(facts: Facts, late: Iterable[Outlier]) -> dict[str, Floats]:
     return {name: np.where(paused, beyond_usual(seconds), 0.0) for name, seconds in phases.items()}
 
 
-def _beyond(seconds: Floats, pauses: Mapping[int, Sequence[int]]) -> Floats:
-    """By how much each rank exceeds the others, s, (ranks,); ``seconds`` (steps, ranks), rank → rows of its pauses."""
+def in_each_step(facts: Facts, late: Iterable[Outlier]) -> dict[str, Floats]:
+    """By how much ``late`` ranks exceed the others on average, without their pauses; phase → s, (1, ranks)."""
+    is_late = np.isin(np.arange(facts.window.ranks), [one.rank for one in late])
+    excess = excess_by_phase(facts, pauses=False)
+    return {name: np.where(is_late, np.maximum(seconds, 0.0), 0.0)[None] for name, seconds in excess.items()}
+
+
+def _beyond(seconds: Floats, pausing: Sequence[Outlier], *, pauses: bool) -> Floats:
+    """By how much each rank exceeds the others, s, (ranks,), the ``pausing`` ones in their ``pauses`` or without them.
+
+    ``seconds``: (steps, ranks). A rank that is late in the other steps, too, pauses by what exceeds that.
+    """
     usual_s, beyond_s, more_s = seconds.copy(), beyond_others(seconds), beyond_usual(seconds)
-    for rank, rows in pauses.items():
-        usual_s[list(rows), rank] -= more_s[list(rows), rank]
+    for one in pausing:
+        rows = list(one.pauses)
+        usual_s[rows, one.rank] -= more_s[rows, one.rank]
     excess: Floats = beyond_others(usual_s).mean(axis=0)
-    for rank, rows in pauses.items():
-        excess[rank] = beyond_s[list(rows), rank].sum() / len(beyond_s)
+    for one in pausing if pauses else ():
+        late_s = beyond_s if one.split is None else more_s
+        excess[one.rank] = late_s[list(one.pauses), one.rank].sum() / len(seconds)
     return excess

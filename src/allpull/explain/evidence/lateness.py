@@ -191,7 +191,7 @@ def _in_different_phases(window: Window, own_s: Floats, held_s: Floats) -> dict[
     computed_s, usual_s = without_pauses(own_s - held_s), -lower_median(held_s)
     queued_s = -float(usual_s.mean())  # when in a step the others waited is not known
     for name, seconds in phases.items():
-        late_there = [one.rank for one in late_in[name] if not one.pauses]  # at most half of all
+        late_there = [one.rank for one in late_in[name] if one.steady or not one.pauses]  # at most half of all
         usual_s += np.median(np.delete(seconds, late_there, axis=1), axis=1)
     late: dict[int, Outlier] = {}
     where: dict[int, list[str]] = {}
@@ -271,7 +271,7 @@ def _beyond_queues(one: Outlier, least_s: Floats, most_s: Floats) -> float:
     """
     others_s = np.delete(without_pauses(most_s), one.rank, axis=1)
     if one.pauses:
-        rows = list(one.pauses)
+        rows = list(one.pauses) if one.split is None else list(range(len(least_s)))
         return float((least_s[rows, one.rank] - np.median(others_s[rows], axis=1)).sum() / len(least_s))
     return float(without_pauses(least_s)[:, one.rank].mean() - np.median(others_s.mean(axis=0)))
 

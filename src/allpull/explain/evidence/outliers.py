@@ -34,7 +34,7 @@ Ranks that stand out are removed, and the others are tested again: what remains 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import comb
 
 import numpy as np
@@ -76,6 +76,7 @@ class Outlier:
     ``steady``: it is late overall; otherwise it is also early at times, and varies more than the others. ``pauses``:
     the rows of the steps in which it pauses, if that is most of its lateness, and every n-th step; the size is theirs.
     ``rows``: those of the first and last step of the while in which it is late, if it is not before or after.
+    ``split``: how much of the size is in its pauses, and how much in each step, if it is late in the others, too.
     """
 
     rank: int
@@ -83,6 +84,15 @@ class Outlier:
     steady: bool
     pauses: tuple[int, ...] = ()
     rows: tuple[int, int] | None = None
+    split: tuple[Interval, Interval] | None = None
+
+    @property
+    def faults(self) -> tuple[Outlier, ...]:
+        """Its pauses and its lateness in each step by themselves, where it has both; otherwise itself."""
+        if self.split is None:
+            return (self,)
+        paused, usual = self.split
+        return replace(self, size=paused, split=None), Outlier(rank=self.rank, size=usual, steady=True)
 
     @property
     def every(self) -> int | None:
@@ -191,20 +201,22 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
 
 
 def _pausing(work_s: Floats, due: Bools, late: Mapping[int, Outlier]) -> list[Outlier]:
-    """The ranks of which regular pauses are the lateness, or most of it: they may be ``late`` in other steps, too."""
-    late_s = np.maximum(beyond_others(work_s), 0.0)
+    """The ranks that pause regularly; they may be ``late`` otherwise, too: steadily, or by less than their pauses."""
+    excess = beyond_others(work_s)
+    late_s, more_s = np.maximum(excess, 0.0), np.where(due, beyond_usual(work_s), 0.0)
     paused_s = np.where(due, late_s, 0.0)
     most = paused_s.sum(axis=0) >= MOST_OF_IT * late_s.sum(axis=0)
-    return [
-        Outlier(
-            rank=rank,
-            size=mean_interval(paused_s[:, rank], due[:, rank]),
-            steady=False,
-            pauses=tuple(np.flatnonzero(due[:, rank]).tolist()),
-        )
-        for rank in np.flatnonzero(due.any(axis=0)).tolist()
-        if most[rank] or rank not in late
-    ]
+    pausing = []
+    for rank in np.flatnonzero(due.any(axis=0)).tolist():
+        size, split = mean_interval(paused_s[:, rank], due[:, rank]), None
+        if rank in late and late[rank].steady:
+            size = mean_interval(excess[:, rank], due[:, rank])
+            split = mean_interval(more_s[:, rank], due[:, rank]), late[rank].size
+        elif rank in late and not most[rank]:
+            continue
+        rows = tuple(np.flatnonzero(due[:, rank]).tolist())
+        pausing.append(Outlier(rank=rank, size=size, steady=False, pauses=rows, split=split))
+    return pausing
 
 
 def without_pauses(work_s: Floats) -> Floats:

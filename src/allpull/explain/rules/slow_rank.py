@@ -69,7 +69,7 @@ from allpull.explain.evidence.cpu_waiting import (
 )
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.grouping import Group, groups, named
-from allpull.explain.evidence.late_phases import excess_by_phase, in_pauses
+from allpull.explain.evidence.late_phases import excess_by_phase, in_each_step, in_pauses
 from allpull.explain.evidence.lateness import BY_SAMPLE, sample_shares
 from allpull.explain.evidence.outliers import Outlier
 from allpull.explain.rank_remedy import BETWEEN, Does, of_many, of_one
@@ -142,15 +142,17 @@ def _slow(facts: Facts) -> list[Candidate]:
     """The ranks whose own work is longer, whatever it is."""
     if not facts.late.slow:
         return []
-    excess = excess_by_phase(facts)
+    excess = {pauses: excess_by_phase(facts, pauses=pauses) for pauses in (True, False)}
     more = _with_other_causes(facts)
-    order = list(excess)
-    largest = np.array([excess[name] for name in order]).argmax(axis=0)
-    where = {one.rank: order[largest[one.rank]] for one in facts.late.slow}
-    same_fault = groups(
-        facts.late.slow, lambda one: (where[one.rank], one.steady, one.rank if one.rank in more else None)
-    )
-    return [_suspect(group, facts, excess, where[group.members[0].rank]) for group in same_fault]
+    faults = sorted((fault for one in facts.late.slow for fault in one.faults), key=lambda one: -one.size.value)
+
+    def where(one: Outlier) -> str:
+        phases = excess[bool(one.pauses)]
+        return max(phases, key=lambda name: float(phases[name][one.rank]))
+
+    same_fault = groups(faults, lambda one: (where(one), one.steady, one.rank if one.rank in more else None))
+    latest = [(group, group.members[0]) for group in same_fault]
+    return [_suspect(group, facts, excess[bool(one.pauses)], where(one)) for group, one in latest]
 
 
 def _stalled(facts: Facts) -> list[Candidate]:
@@ -357,8 +359,10 @@ def _without(group: Group, facts: Facts) -> Removal:
         factor = max(0.0, 1 - one.size.value / own_s) if own_s > 0 else 1.0
         return partial(scaled, phases=COMPUTING, factor=factor, ranks=group.ranks)
     everybody = len(facts.late.computing) == facts.window.ranks
-    if everybody and one.pauses:
-        return partial(shorter_by, gone_s=in_pauses(facts, group.members))
+    has_both = any(other.rank == one.rank and other.split is not None for other in facts.late.slow)
+    if has_both or (everybody and one.pauses):
+        late = in_pauses if one.pauses else in_each_step
+        return partial(shorter_by, gone_s=late(facts, group.members))
     if everybody and all(member.rank in facts.late.own_phases for member in group.members):
         phases = {name for member in group.members for name in facts.late.own_phases[member.rank]}
         return partial(like_median, ranks=group.ranks, phases=phases)
