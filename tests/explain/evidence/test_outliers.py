@@ -231,6 +231,15 @@ def test_a_rank_that_pauses_in_every_nth_step_of_a_part_of_them_stands_out(betwe
     assert one.size.low > 0.75 * one.size.value, "how often it pauses is no chance"
 
 
+def test_a_rank_of_heavier_tails_is_late_by_what_it_takes_longer() -> None:
+    """Each rank draws from an exponential, rank 1 from one twice as long: its long steps are no accidents."""
+    rng = np.random.default_rng(2)
+    work = 0.02 + rng.exponential([0.008, 0.016], (220, 2))
+    (one,) = outliers(work).ranks
+    assert one.rank == 1
+    assert one.size.value == pytest.approx(float((work[:, 1] - work[:, 0]).mean()), rel=0.01)
+
+
 def test_a_rank_that_pauses_and_is_late_in_each_step_has_two_faults() -> None:
     work = noisy("gaussian", 3, 240, 2)
     work[:, 1] += 0.1

@@ -92,6 +92,14 @@ def test_first_batches_are_priced_without_what_other_odd_steps_wait() -> None:
     assert "with as many as now" in suspect.remedy.text
 
 
+def test_first_batches_that_one_rank_waits_for_name_it() -> None:
+    first = np.arange(STEPS) % 10 == 0
+    one = job(4, input=only(4, STEPS, seconds=0.4, rank=2, every=10), odd=first)
+    answer = found(one, FOUR, first=first)
+    assert [(each.rule, each.ranks) for each in answer.findings] == [("first-batch-stall", [2])]
+    assert "on rank 2" in answer.findings[0].title
+
+
 def test_workers_that_were_counted_are_kept_in_that_number() -> None:
     first = np.arange(STEPS) % 10 == 0
     one = job(4, input=only(4, STEPS, seconds=0.4, every=10))

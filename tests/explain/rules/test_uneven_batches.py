@@ -77,6 +77,16 @@ def test_where_sizes_are_not_known_ranks_are_late_in_turn() -> None:
     assert rules(replace(padded(per_element_s=0.040 / USUAL), elements=None), EIGHT) == ["rotating-imbalance"]
 
 
+def test_batches_of_different_numbers_of_samples_are_named_so() -> None:
+    """Two ranks draw from 8 to 24 samples, 1 ms each: the larger is 1/6 of the range above the mean, 2.7 ms."""
+    samples = np.random.default_rng(3).integers(8, 25, (STEPS, 2)).astype(float)
+    window = replace(job(2, forward=1e-3 * samples), samples=samples)
+    (finding,) = found(window, Machine(hosts=hosts_of(2))).findings
+    assert finding.rule == "uneven-batches"
+    assert "more samples than the mean" in finding.title
+    assert finding.loss_s_per_step == pytest.approx(float(1e-3 * np.ptp(samples, axis=1).mean() / 2), rel=0.1)
+
+
 PROGRAM = """
 import random, sys, time
 import torch, torch.distributed as dist

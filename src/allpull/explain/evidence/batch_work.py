@@ -24,11 +24,13 @@ class BatchWork:
     """By how much each rank computes longer than the mean rank of the step because of its batch, s, (steps, ranks).
 
     ``by_phase``: the same of each phase. ``share``: of the variance between ranks that the size of batches explains.
+    ``sizes`` (steps, ranks): of batches, in elements, or in samples where all of these have one size.
     """
 
     excess_s: Floats
     by_phase: Mapping[str, Floats]
     share: float
+    sizes: Floats
 
 
 def batch_work(window: Window, machine: Machine) -> BatchWork | None:
@@ -37,18 +39,18 @@ def batch_work(window: Window, machine: Machine) -> BatchWork | None:
     Within each step, sizes and computing times are compared with their mean over ranks, so that what all ranks have in
     common (warm clocks, a slow network) does not count; one line through the origin fits all steps.
     """
-    elements = window.elements
-    if elements is None or window.ranks < 2:
+    if window.ranks < 2:
         return None
-    known: Bools = np.asarray(np.isfinite(elements).all(axis=1))
+    sizes = _sizes(window)
+    known: Bools = np.asarray(np.isfinite(sizes).all(axis=1))
     used: Bools = known & ~window.odd
     if used.sum() < MIN_POINTS:
         return None
     held_s = held_up(window, machine)
     own_s = per_step(window, COMPUTING) - (0.0 if held_s is None else held_s)
-    more, longer_s = _varying(elements, used), _varying(own_s, used)
+    more, longer_s = _varying(sizes, used), _varying(own_s, used)
     squares = float((more**2).sum())
-    if _beyond_mean(elements)[used].std() < VARY * float(elements[used].mean()) or squares <= 0:
+    if _beyond_mean(sizes)[used].std() < VARY * float(sizes[used].mean()) or squares <= 0:
         return None
     slope = float((more * longer_s).sum()) / squares
     residual_s = longer_s - slope * more
@@ -57,11 +59,23 @@ def batch_work(window: Window, machine: Machine) -> BatchWork | None:
     freedom = (longer_s.shape[0] - 1) * (window.ranks - 1)
     if slope <= 0 or share < EXPLAINED or share * freedom < SURELY * (1 - share):
         return None
-    beyond = np.where(known[:, None], _beyond_mean(elements), 0.0)
+    beyond = np.where(known[:, None], _beyond_mean(sizes), 0.0)
     phases = {name: window.per_step(name) for name in COMPUTING if is_work(window, name)}
     slopes = {name: float((more * _varying(seconds, used)).sum()) / squares for name, seconds in phases.items()}
     by_phase = {name: max(0.0, one) * beyond for name, one in slopes.items()}
-    return BatchWork(excess_s=slope * beyond, by_phase=by_phase, share=share)
+    return BatchWork(excess_s=slope * beyond, by_phase=by_phase, share=share, sizes=sizes)
+
+
+def _sizes(window: Window) -> Floats:
+    """The size of each batch, (steps, ranks), in elements, or in samples: NaN where it is not known.
+
+    A rank that has more samples than others on the whole is late for another reason; what these vary by is left.
+    """
+    if window.elements is not None:
+        return window.elements
+    usual = window.samples.mean(axis=0)
+    alike: Floats = window.samples * np.divide(usual.mean(), usual, out=np.full_like(usual, np.nan), where=usual > 0)
+    return alike
 
 
 def _varying(values: Floats, used: Bools) -> Floats:

@@ -163,7 +163,10 @@ def _loaders(window: Window, least_s: float) -> tuple[Outlier, ...]:
 
     Of equal hosts one is the last to issue each step. Its device waits longest for each batch, and the others' for it.
     """
-    late = outliers(per_step(window, ("input",)), least_s=least_s).ranks
+    waits_s = per_step(window, ("input",))
+    if window.odd.any() and not window.odd.all():  # first batches are of a rule of their own
+        waits_s = np.where(window.odd[:, None], np.median(waits_s[~window.odd], axis=0), waits_s)
+    late = outliers(waits_s, least_s=least_s).ranks
     if window.fetched_s is None:
         return late
     behind = {one.rank for one in outliers(window.fetched_s).ranks}

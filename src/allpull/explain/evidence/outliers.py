@@ -66,6 +66,7 @@ PAUSE_SDS = 8.0  # and than its own steps vary by
 LASTS = 16  # steps in a row: a rank that is late in nearly all of them is slow for a while
 LASTING = 0.9  # of these steps
 MOST_OF_IT = 0.5  # of a rank's pauses, in time: one more that is an accident hides no others
+STALLS = 0.05  # of the steps: what happens in more of them is no accident
 USUAL = 2.0  # times the excess of the last rank in the median step: beyond it is a stall
 
 
@@ -175,7 +176,7 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
     """The ranks above the noise, the latest first; and the noise floor.
 
     Each has its excess, and the rows in which it is late, if that is a while. The excess is the clipped one where that
-    is most of it, so that a stall of the whole machine enlarges no rank.
+    is most of it, so that a stall of the whole machine enlarges no rank; but not where many steps are so long.
     """
     excess = beyond_others(work_s)
     usual_s = USUAL * float(np.median(np.maximum(excess.max(axis=1), 0.0)))
@@ -194,7 +195,7 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
             if rows is not None:
                 series = np.zeros_like(series)
                 series[rows] = excess[rows, place]
-            elif is_steady:
+            elif is_steady and (np.abs(series) > usual_s).mean() <= STALLS:
                 series = np.clip(series, -usual_s, usual_s)
             outstanding.append((int(place), series, rows))
     return outstanding, min(*floors, float(chance_s.max()))

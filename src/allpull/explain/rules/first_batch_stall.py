@@ -2,10 +2,12 @@
 
 What it is
     By default `DataLoader` ends its workers with the epoch. Starting them, opening files and filling the queue takes
-    seconds, in which nothing is trained. Short epochs pay it often.
+    seconds, in which nothing is trained. Short epochs pay it often. So they do where a sampler or a data set takes its
+    time to begin: it sorts, shuffles or reads a list of files.
 
 How it is found
-    By the time in `input` of steps tagged as the first of an epoch, compared with the median of the other steps.
+    By the time in `input` of steps tagged as the first of an epoch, compared with the median of the other steps. Ranks
+    are named where others do not wait half as long.
 
 What it costs
     The replay in which first batches are as fast as others; waiting in other steps, such as those after an evaluation,
@@ -13,10 +15,12 @@ What it costs
     rank still waits for it.
 
 What to do
-    `DataLoader(persistent_workers=True)`, and where epochs are short a sampler that continues across them.
+    `DataLoader(persistent_workers=True)`, and where epochs are short a sampler that continues across them. Where no
+    workers of the loader are known, look first at what its sampler and its data set do before the first batch.
 
 When it is wrong
-    Where the data set itself is rebuilt for each epoch, or a shuffle buffer is filled, persistent workers do not help.
+    Where the data set itself is rebuilt for each epoch, a shuffle buffer is filled, or the sampler takes its time to
+    begin, persistent workers do not help.
 """
 
 from __future__ import annotations
@@ -27,8 +31,9 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.remedy import Action, program, sentence, starter
+from allpull.explain.remedy import Action, program, sentence, shell, starter
 from allpull.replay.whatif.work import without_first_batches
+from allpull.schema.gap import named_ranks
 from allpull.units import show_time
 
 KEEP_AHEAD = sentence("prepare more batches before they are needed: ", starter("--set data.ahead=8", "data.ahead"))
@@ -37,6 +42,16 @@ KEPT = sentence(
     "the workers are kept from one epoch to the next already, but begin each with an empty queue: let one pass go on "
     "across epochs, with a sampler that repeats the data set"
 )
+
+
+NO_WORKERS = sentence(
+    "see what the loader does before its first batch, such as ",
+    program("__iter__"),
+    " of its sampler or of its data set (",
+    shell("py-spy dump --pid PID"),
+    " names the line), and do it once, or ahead; if it starts workers, keep them: ",
+)
+OF_SLOWEST = 0.5  # of the longest wait of a rank for first batches
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -49,11 +64,13 @@ def find(facts: Facts) -> list[Candidate]:
     per_step_s = float(more_s.sum()) / first.size
     if per_step_s <= 0:
         return []
+    waiting = _waiting(facts)
     return [
         Candidate(
             rule="first-batch-stall",
             kind="job",
-            title=f"The first batch of an epoch takes {show_time(float(more_s.mean()))} longer than others",
+            title=f"The first batch of an epoch takes {show_time(float(more_s.mean()))} longer than others"
+            + (f", on {named_ranks(waiting)}" if waiting else ""),
             remedy=KEEP_AHEAD if facts.start.starter == "train" else _keep_workers(facts),
             evidence=(
                 seconds("cost of first batches, spread over all steps", per_step_s, facts.span),
@@ -61,13 +78,24 @@ def find(facts: Facts) -> list[Candidate]:
                 count("epochs that began", int(first.sum()), facts.span),
             ),
             without=partial(without_first_batches, first=first, least_s=facts.batch_s),
+            ranks=waiting,
         )
     ]
+
+
+def _waiting(facts: Facts) -> tuple[int, ...]:
+    """The ranks that wait for first batches, where others wait less than half as long; empty: all do."""
+    waits_s = facts.window.per_step("input")
+    more_s = waits_s[facts.first].mean(axis=0) - np.median(waits_s[~facts.first], axis=0)
+    waiting = np.flatnonzero(more_s >= OF_SLOWEST * more_s.max())
+    return () if waiting.size == facts.window.ranks else tuple(waiting.tolist())
 
 
 def _keep_workers(facts: Facts) -> Action:
     """How to keep workers from one epoch to the next; if they are kept, how to keep their queue filled, too."""
     if facts.keeps_workers:
         return KEPT
-    line = program(f"DataLoader(num_workers={facts.workers or 1}, persistent_workers=True)")
-    return sentence("keep the workers of the loader: ", line, "" if facts.workers else ", with as many as now")
+    kept = program(f"DataLoader(num_workers={facts.workers or 1}, persistent_workers=True)")
+    if facts.workers:
+        return sentence("keep the workers of the loader: ", kept)
+    return sentence(NO_WORKERS, kept, ", with as many as now")

@@ -2,21 +2,24 @@
 
 What it is
     Texts are padded to the longest of their batch, images or graphs have many sizes. Ranks with as many samples then
-    compute on different numbers of elements, another one has the most in each step, and all wait for it.
+    compute on different numbers of elements, another one has the most in each step, and all wait for it. So they do
+    where batches have different numbers of samples, in another order on each rank.
 
 How it is found
-    By the size of the batches of each rank, which are recorded where it varies, and by its computing time: within a
-    step, ranks with larger batches compute longer, and that explains at least half of the variance between ranks. Where
-    batches vary and times do not follow them, the rule is silent.
+    By the size of the batches of each rank, in elements, or in samples where all of these have one size, and by its
+    computing time: within a step, ranks with larger batches compute longer, and that explains at least half of the
+    variance between ranks. Where batches vary and times do not follow them, the rule is silent.
 
 What it costs
-    The replay in which the elements of a step are spread evenly over its ranks: those with less than the mean compute
-    longer, those with more shorter. The number of elements stays the same, so the gain is one in elements per second.
+    The replay in which the elements of a step, or its samples, are spread evenly over its ranks: those with less than
+    the mean compute longer, those with more shorter. Their number stays the same, so the gain is one in elements or
+    samples per second.
 
 What to do
     Batches of a fixed number of tokens in place of a fixed number of samples; or sort samples into groups by length and
     let all ranks take their batches of a step from one group (`group_by_length=True` in the Trainer of Transformers, a
-    batch sampler of your own). Packing texts into rows of one length leaves no padding at all.
+    batch sampler of your own). Packing texts into rows of one length leaves no padding at all. Where batches differ in
+    the number of samples, a batch sampler that gives all ranks batches of one size in each step.
 
 When it is wrong
     Grouping by length changes the order of samples: shuffle groups and within groups. The cost of attention grows
@@ -40,26 +43,31 @@ from allpull.replay.whatif.work import shortened_by_step
 from allpull.replay.window import Window
 from allpull.units import percent, show_time
 
+ALIKE_SAMPLES = sentence("a batch sampler that gives all ranks equally many samples in a step, if not in all steps")
+ALIKE_ELEMENTS = sentence(
+    "batches of a fixed number of tokens, or batches of similar length on all ranks of a step "
+    "(group_by_length=True, a batch sampler that sorts by length); packing leaves no padding"
+)
+
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where larger batches make ranks late."""
     window = facts.window
     work = batch_work(window, facts.machine)
-    if work is None or window.elements is None:
+    if work is None:
         return []
     late_s = work.excess_s[~window.odd].max(axis=1)
-    elements = window.elements[np.isfinite(window.elements).all(axis=1)]
-    largest = float((elements.max(axis=1) / elements.mean(axis=1)).mean())
+    sizes = work.sizes[np.isfinite(work.sizes).all(axis=1)]
+    largest = float((sizes.max(axis=1) / sizes.mean(axis=1)).mean())
+    of_samples = window.elements is None
+    unit = "samples" if of_samples else "elements"
     return [
         Candidate(
             rule="uneven-batches",
             kind="rest",
-            title=f"Batches differ in size: the largest of a step has {percent(largest - 1)} more elements than the "
+            title=f"Batches differ in size: the largest of a step has {percent(largest - 1)} more {unit} than the "
             f"mean, which takes its rank {show_time(float(late_s.mean()))} longer",
-            remedy=sentence(
-                "batches of a fixed number of tokens, or batches of similar length on all ranks of a step "
-                "(group_by_length=True, a batch sampler that sorts by length); packing leaves no padding"
-            ),
+            remedy=ALIKE_SAMPLES if of_samples else ALIKE_ELEMENTS,
             evidence=(
                 seconds("time of the largest batch of a step beyond the mean one", mean_interval(late_s), facts.span),
                 share("largest batch of a step divided by the mean one", largest, "sizes of batches"),
