@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 from tests.replay.windows import jitter, window
 
-from allpull.explain.evidence.facts import Facts, gather
+from allpull.explain.evidence.facts import Facts, Observed, gather
 from allpull.explain.evidence.machine import Connection, Machine
 from allpull.explain.findings import Findings, findings
 from allpull.replay.blame import blame
@@ -37,9 +37,11 @@ def job(ranks: int = 4, steps: int = STEPS, *, noise_s: float = 0.0005, seed: in
     return window(ranks, steps, **{"bucket_s": BUCKETS, **work, **more})
 
 
-def facts(one: Window, machine: Machine | None = None, **more) -> Facts:
+def facts(one: Window, machine: Machine | None = None, network=None, *, pace=None, **observed) -> Facts:
     machine = Machine(hosts=hosts_of(one.ranks)) if machine is None else machine
-    return gather(one, machine, blame=blame(one) if one.ranks > 1 else None, **more)
+    known = Observed(**{"first": np.zeros(one.steps.size, dtype=bool)} | observed)
+    blamed = blame(one) if one.ranks > 1 else None
+    return gather(one, machine, known, network=network, blame=blamed, pace=pace)
 
 
 def found(one: Window, machine: Machine | None = None, **more) -> Findings:

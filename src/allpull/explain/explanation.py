@@ -23,7 +23,7 @@ from allpull.explain.evidence.ddp_settings import (
     ddp_settings,
     new_networks,
 )
-from allpull.explain.evidence.facts import Facts, OtherRun, first_batches, gather, other_run
+from allpull.explain.evidence.facts import Facts, Observed, OtherRun, first_batches, gather, other_run
 from allpull.explain.evidence.file_access import file_access
 from allpull.explain.evidence.lateness import step_s
 from allpull.explain.evidence.link_fit import with_links
@@ -124,13 +124,9 @@ def _facts(
 ) -> Facts:
     """What rules examine of a run; ``charged``: which rank made which wait."""
     run, networks = aligned.data, ddp_settings(aligned.data)
-    return gather(
-        window,
-        machine,
-        network,
-        blame=charged,
+    observed = Observed(
         first=first_batches(aligned, window),
-        other_runs=other_runs,
+        other_runs=tuple(other_runs),
         no_exchange=aligned.no_exchange,
         same_samples=_same_for_copies(aligned),
         iterable_samples=aligned.iterable_samples,
@@ -146,9 +142,10 @@ def _facts(
         broadcasts_only_buffers=broadcasts_only_buffers(run, networks),
         transports=transports_of(run, read_transports(run.directory, run.events)),
         start=start_of(run.record),
-        pace=loader_pace(run, window.steps),
         reducing_steps=reducing_steps(aligned),
     )
+    pace = loader_pace(run, window.steps)
+    return gather(window, machine, observed, network=network, blame=charged, pace=pace)
 
 
 def _answered(facts: Facts) -> tuple[Findings, list[str]]:

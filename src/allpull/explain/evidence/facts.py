@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 import polars as pl
@@ -54,32 +54,23 @@ class OtherRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Facts:
-    """Everything that rules know about one run.
+class Observed:
+    """What is known of a run beside its window and its machine.
 
-    ``replayed`` is the replay of ``window`` as recorded. ``first`` (steps,): the first batch of an epoch. ``blame`` is
-    None where no rank can wait. ``other_runs``: the reference runs of the same training. ``no_exchange``: its ranks are
-    unrelated trainings. ``same_samples``: copies of a model that share them. ``iterable_samples``: None where
-    the data set is none, or is not known. ``has_epochs``: batches come from passes
+    ``first`` (steps,): the first batch of an epoch. ``other_runs``: the reference runs of the same training.
+    ``no_exchange``: its ranks are unrelated trainings. ``same_samples``: copies of a model that share them.
+    ``iterable_samples``: None where the data set is none, or is not known. ``has_epochs``: batches come from passes
     over a loader, as far as is known. ``has_short_passes``: most of these have one batch. ``keeps_workers``: workers of
     loaders live on from one of these to the next. ``worker_counts`` (ranks,): of each rank; empty: not known.
     ``rollouts_s``: seconds per step of collecting rollouts, those of environments apart; both are part of forward.
     ``stalls``: what held up whole ranks. ``files``: what they read and wrote; None: not known. ``networks``: those in
     DDP; ``new_networks``: steps at which others are reduced than before; ``broadcasts_only_buffers``: all broadcasts in
     forward are of their buffers. ``transports``: of NCCL, by its log. ``start``: how the run was started, which decides
-    how a remedy is worded. ``loading``: loaders that are, or may be, at their limit; ``window`` has their deliveries
-    where they are. ``reducing_steps`` (ranks,): how many steps each rank made from its first reduction of gradients to
-    its last; None: not known. ``simulation_error``: by which fraction of the measured time a replay with transfers of
-    other steps misses it.
+    how a remedy is worded. ``reducing_steps`` (ranks,): how many steps each rank made from its first reduction of
+    gradients to its last; None: not known.
     """
 
-    window: Window
-    machine: Machine
-    replayed: Replay
-    late: LateRanks
-    network: Network
     first: Bools
-    blame: Blame | None
     other_runs: tuple[OtherRun, ...] = ()
     no_exchange: NoExchange | None = None
     same_samples: SameSamples | None = None
@@ -96,8 +87,25 @@ class Facts:
     broadcasts_only_buffers: bool = False
     transports: Transports = field(default_factory=Transports)
     start: Start = field(default_factory=Start)
-    loading: Loading | None = None
     reducing_steps: NDArray[np.int64] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Facts(Observed):
+    """Everything that rules know about one run: what was observed, and what follows from it.
+
+    ``replayed`` is the replay of ``window`` as recorded. ``blame`` is None where no rank can wait. ``loading``: loaders
+    that are, or may be, at their limit; ``window`` has their deliveries where they are. ``simulation_error``: by which
+    fraction of the measured time a replay with transfers of other steps misses it.
+    """
+
+    window: Window
+    machine: Machine
+    replayed: Replay
+    late: LateRanks
+    network: Network
+    blame: Blame | None
+    loading: Loading | None = None
     simulation_error: float = 0.0
 
     @property
@@ -195,62 +203,26 @@ class Facts:
 def gather(
     window: Window,
     machine: Machine,
-    network: Network | None = None,
+    observed: Observed,
     *,
+    network: Network | None = None,
     blame: Blame | None = None,
-    first: Bools | None = None,
-    other_runs: Sequence[OtherRun] = (),
-    no_exchange: NoExchange | None = None,
-    same_samples: SameSamples | None = None,
-    iterable_samples: IterableSamples | None = None,
-    has_epochs: bool = True,
-    has_short_passes: bool = False,
-    keeps_workers: bool = False,
-    worker_counts: Sequence[int] = (),
-    rollouts_s: Mapping[str, float] | None = None,
-    stalls: Stalls | None = None,
-    files: FileAccess | None = None,
-    networks: Sequence[DdpSettings] = (),
-    new_networks: Sequence[int] = (),
-    broadcasts_only_buffers: bool = False,
-    transports: Transports | None = None,
-    start: Start | None = None,
     pace: LoaderPace | None = None,
-    reducing_steps: NDArray[np.int64] | None = None,
 ) -> Facts:
     """The facts of ``window``, which ran on ``machine``; ``network``: None derives it from ``machine``."""
-    first = np.zeros(window.steps.size, dtype=np.bool_) if first is None else first
-    start = start or Start()
-    loading = loading_of(window, machine, first, start, pace)
+    loading = loading_of(window, machine, observed.first, observed.start, pace)
     if loading is not None and (loading.certain or loading.timed):
         window = limited(window, loading.limits)
-    late = late_ranks(window, machine, blame, stalls)
+    late = late_ranks(window, machine, blame, observed.stalls)
     return Facts(
+        **{one.name: getattr(observed, one.name) for one in fields(observed)},
         window=window,
         machine=machine,
         replayed=replay(window),
         late=replace(late, loaders=late_by_pace(window, loading, late.loaders)),
         network=network_of(machine, window) if network is None else network,
-        first=first,
         blame=blame,
-        other_runs=tuple(other_runs),
-        no_exchange=no_exchange,
-        same_samples=same_samples,
-        iterable_samples=iterable_samples,
-        has_epochs=has_epochs,
-        has_short_passes=has_short_passes,
-        keeps_workers=keeps_workers,
-        worker_counts=tuple(worker_counts),
-        rollouts_s=rollouts_s or {},
-        stalls=stalls or Stalls(),
-        files=files,
-        networks=tuple(networks),
-        new_networks=tuple(new_networks),
-        broadcasts_only_buffers=broadcasts_only_buffers,
-        transports=transports or Transports(),
-        start=start,
         loading=loading,
-        reducing_steps=reducing_steps,
     )
 
 
