@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 from pydantic import PrivateAttr
 
 from allpull.api.side_by_side import side_by_side
+from allpull.report.epoch_layout import whole_epochs
 from allpull.report.printable import short
 from allpull.report.terminal import explain as explained
 from allpull.report.terminal.table import compact_phases
@@ -82,6 +83,8 @@ class Metrics(Shown, RunMetrics):
         where = f"{counted(self.ranks, 'rank')} on {counted(self.hosts, 'host')}"
         yield f"{short(self.name, NAME_CHARACTERS)}, {where}: {spread(self.throughput)} samples/s, median step {step}"
         yield f"phases of a mean step: {compact_phases(self) or 'not measured'}"
+        if (overall := whole_epochs(self)) is not None:
+            yield overall
         if self.accuracy is not None:
             yield f"test top-1: {percent(self.accuracy)}"
         if self.gaps:

@@ -21,7 +21,7 @@ LEFT_OUT = (
     "warm-up, the first step of each epoch and those with an evaluation or a checkpoint, with all else that these "
     "steps take"
 )
-APART = 0.9  # of the rate of steady steps: training at a lower rate is another number
+APART = 0.9  # of the rate of steady steps: a lower rate is another number
 METRICS = {"test_top1": "top-1", "test_map": "mean average precision"}
 COLUMNS = ("epoch", *PARTS, "to solution", "speed-up")
 
@@ -70,6 +70,14 @@ def sentences(run: RunMetrics) -> Iterator[str]:
         yield f"Epochs: {'; '.join(run.epoch_notes)}."
     elif run.epoch_notes:
         yield f"{run.epoch_notes[0].capitalize()}."
+
+
+def whole_epochs(run: RunMetrics) -> str | None:
+    """The rate over whole epochs, where it is far below that of steady steps; otherwise None."""
+    overall = run.overall_samples_per_s
+    if overall is None or run.throughput is None or overall >= APART * run.throughput.value:
+        return None
+    return f"over whole epochs: {show_count(overall)} samples/s"
 
 
 def _epoch(epoch: EpochTime) -> Iterator[str]:

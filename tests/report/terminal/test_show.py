@@ -75,6 +75,8 @@ def test_a_rate_of_steady_steps_that_leaves_a_loss_out_says_so():
         words = " ".join(epoch_layout.sentences(run.model_copy(update=rates)))
         assert "samples/s while training" in words
         assert ("samples/s of steady steps leave out warm-up, the first step of each epoch" in words) is said
+        shown = epoch_layout.whole_epochs(run.model_copy(update=rates))
+        assert (shown is not None and shown.startswith("over whole epochs: ")) is said
 
 
 def test_epoch_times_lose_columns_before_they_break_a_line():
