@@ -179,7 +179,7 @@ def _with_pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int
     if np.isnan(samples).any() or not (samples.sum() > 0 and times_s.sum() > 0):
         return None
     value = float(samples.sum() / times_s.sum())
-    return _logarithm(value, _error_with_pauses(samples, times_s, window.odd, value))
+    return _logarithm(value, _error_with_pauses(samples, times_s, window.kinds > 0, value))
 
 
 def _pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int) -> Iterator[tuple[str, Measured]]:

@@ -53,7 +53,7 @@ from allpull.replay.whatif.work import (
     without_orchestration,
     without_sequential,
 )
-from allpull.replay.window import Bools, Window
+from allpull.replay.window import Kinds, Window
 from allpull.schema.explained import Efficiency
 from allpull.schema.results import Interval
 
@@ -119,16 +119,16 @@ def _efficiency(window: Window, increments: Sequence[Floats], work_s: Floats, re
     t0, t4 = increments[0], increments[-1]
     clocks = window.bound_s / float(t0.sum()) if t0.sum() > 0 else 0.0
     factors = {
-        name: _factor(ratio(after, before, window.odd), clocks)
+        name: _factor(ratio(after, before, window.odd_kinds), clocks)
         for name, (before, after) in zip(REMOVALS, pairwise(increments), strict=True)
     }
     computational, whole = _scaling(window, t0, work_s, reference)
     return Efficiency.model_validate(
         {
             **factors,
-            "serialisation": _factor(_serialisation(work_s, excess_s, t4, window.odd), clocks),
-            "load_balance": _factor(_load_balance(work_s, excess_s, window.odd)),
-            "parallel": _factor(ratio(work_s.mean(axis=1), t0, window.odd), clocks),
+            "serialisation": _factor(_serialisation(work_s, excess_s, t4, window.odd_kinds), clocks),
+            "load_balance": _factor(_load_balance(work_s, excess_s, window.odd_kinds)),
+            "parallel": _factor(ratio(work_s.mean(axis=1), t0, window.odd_kinds), clocks),
             "computational": computational,
             "global": whole,
         }
@@ -150,11 +150,11 @@ def _of_some(window: Window, work_s: Floats) -> tuple[Efficiency, dict[str, floa
         left_s.insert(0, left_s[0] + seconds)
     whole_s = float(left_s[0].sum())
     factors = {
-        name: _factor(ratio(after, before, window.odd))
+        name: _factor(ratio(after, before, window.odd_kinds))
         for name, (before, after) in zip(lost, pairwise(left_s), strict=True)
     }
     unknown = dict.fromkeys(("transfer", "serialisation", "load_balance", "computational", "global"))
-    parallel = _factor(ratio(left_s[-1], left_s[0], window.odd))
+    parallel = _factor(ratio(left_s[-1], left_s[0], window.odd_kinds))
     gains = {name: whole_s / (whole_s - float(seconds.sum())) for name, seconds in lost.items()}
     return Efficiency.model_validate({**unknown, **factors, "parallel": parallel}), gains
 
@@ -170,7 +170,7 @@ def _factor(resampled: Resampled, clocks: float = 0.0) -> Interval:
     return Interval(value=min(shown.value, 1.0), low=low, high=high)
 
 
-def _serialisation(work_s: Floats, excess_s: Floats, t4: Floats, odd: Bools) -> Resampled:
+def _serialisation(work_s: Floats, excess_s: Floats, t4: Floats, odd: Kinds) -> Resampled:
     """T5/T4: the work of the busiest rank, with what makes it late, over the time that it and meetings would take."""
     busiest = _of_busiest(work_s, excess_s)
     return resample(
@@ -181,7 +181,7 @@ def _serialisation(work_s: Floats, excess_s: Floats, t4: Floats, odd: Bools) -> 
     )
 
 
-def _load_balance(work_s: Floats, excess_s: Floats, odd: Bools) -> Resampled:
+def _load_balance(work_s: Floats, excess_s: Floats, odd: Kinds) -> Resampled:
     """T6/T5: the useful work of the mean rank over all that keeps the busiest from the next meeting."""
     busiest = _of_busiest(work_s, excess_s)
     mean = work_s.mean(axis=1)
@@ -226,7 +226,7 @@ def _scaling(
     known = (float(total) for total in (samples.sum(), samples_ref.sum(), work_ref_s.sum()))
     if not all(total > 0 for total in known) or not window.measured_s > 0:
         return None, None
-    per_sample_ref = ratio(work_ref_s, samples_ref, reference.odd, seed=1)
-    computational = ratio(samples, work_s.sum(axis=1), window.odd).product(per_sample_ref)
-    rate = ratio(samples, t0, window.odd).times(float(t0.sum()) / window.measured_s / window.ranks)
+    per_sample_ref = ratio(work_ref_s, samples_ref, reference.odd_kinds, seed=1)
+    computational = ratio(samples, work_s.sum(axis=1), window.odd_kinds).product(per_sample_ref)
+    rate = ratio(samples, t0, window.odd_kinds).times(float(t0.sum()) / window.measured_s / window.ranks)
     return computational.interval(), rate.product(per_sample_ref).interval()

@@ -104,7 +104,7 @@ def resample(series: Floats, odd: Bools | Kinds, statistic: Statistic, *, moves:
 
     Args:
         series: (steps, columns), in time order.
-        odd: (steps,), the steps that are resampled among themselves, or the kind of each, 0 for ordinary.
+        odd: (steps,), the steps that are resampled among themselves, or the kinds of each, those of equal ones.
         statistic: of the sums over steps.
         moves: (steps,), by how much each step moves the statistic: its linear part, up to a factor. Its
             autocorrelation determines the length of the blocks.
@@ -116,14 +116,14 @@ def resample(series: Floats, odd: Bools | Kinds, statistic: Statistic, *, moves:
     rng = np.random.default_rng(seed)
     totals = np.zeros((RESAMPLES, series.shape[1]))
     parts = []
-    kinds = np.unique(odd.astype(np.intp))
-    for kind in kinds:
-        chosen = odd == kind
+    kinds = odd.astype(np.intp)
+    for kind in np.unique(kinds):
+        chosen = kinds == kind
         part, totals_of_part = _part(_grouped(series[chosen]), _grouped(moves[chosen][:, None])[:, 0], rng)
         totals += totals_of_part
         parts.append(part)
-    for kind in kinds[kinds > 0]:
-        chosen = odd == kind
+    for bit in range(int(kinds.max()).bit_length()):
+        chosen = (kinds >> bit & 1) > 0
         if most := _more_or_fewer(chosen):
             more = rng.uniform(-most, most, RESAMPLES)
             totals += more[:, None] * (series[chosen].mean(axis=0) - series[~chosen].mean(axis=0))

@@ -46,6 +46,7 @@ from allpull.schema.gap import Gap
 
 Bools = NDArray[np.bool_]
 Kinds = NDArray[np.intp]
+"""Of steps: a bit for each kind that they are of, 0 for ordinary ones."""
 Level = Literal["step", "bucket"]
 
 WORK = ("evaluation", "checkpoint", "input", "copy", "forward", "backward", "optimizer", "host", "other")
@@ -128,9 +129,10 @@ class Deliveries:
 class Window:
     """The window as arrays; see the head of this file. Times in s, none negative.
 
-    ``steps`` (steps,): step numbers, consecutive. ``odd`` (steps,): with an evaluation, a checkpoint or the first
-    batch of an epoch in it. ``samples`` (steps, ranks), NaN for not known. ``begin_s`` (ranks,): when each rank begins
-    the window, after the first one to do so. ``wall_s`` (steps, ranks): as recorded.
+    ``steps`` (steps,): step numbers, consecutive. ``odd`` (steps,): with an evaluation, a checkpoint or the first batch
+    of an epoch in it; ``odd_tags`` (steps,): a bit for each of these, None: not told apart. ``samples`` (steps, ranks),
+    NaN for not known. ``begin_s`` (ranks,): when each rank begins the window, after the first one to do so. ``wall_s``
+    (steps, ranks): as recorded.
 
     ``kind`` (events,), ``step_of`` (events,): row of ``steps``. ``use`` (events,): which of ``uses`` a call is, −1 for
     other events. ``work``: phase → (events, ranks), work since the event before; phases that no rank did are
@@ -175,6 +177,12 @@ class Window:
     fetched_s: Floats | None = None
     elements: Floats | None = None
     deliveries: Deliveries | None = None
+    odd_tags: Kinds | None = None
+
+    @property
+    def odd_kinds(self) -> Kinds:
+        """What makes steps odd, (steps,), as far as it is told apart."""
+        return self.odd.astype(np.intp) if self.odd_tags is None else self.odd_tags
 
     @property
     def ranks(self) -> int:

@@ -64,7 +64,7 @@ def price(facts: Facts, without: Removal, base: Window, rare: Bools | Kinds | No
         cost_s = saved_s
     goes = course(cost_s)
     there = goes.apart
-    otherwise = facts.window.odd if rare is None else rare
+    otherwise = facts.window.odd_kinds if rare is None else rare
     apart = otherwise if there is None else there
     priced = Price(
         loss_s=float(cost_s.sum()) / steps,

@@ -137,7 +137,7 @@ def find(facts: Facts) -> list[Candidate]:
             evidence=(*_evidence(shown_s, usual, last_rank, facts), *cause_evidence),
             without=without,
             bounds=_bounds(window, without, phases, is_work=bool(in_each) and not causes),
-            rare=_rows(ordinary, pauses) + 2 * window.odd if few or regular else None,
+            rare=_rows(ordinary, pauses) + 2 * window.odd_kinds if few or regular else None,
         )
     ]
 

@@ -251,7 +251,7 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
         bounds=bounds,
         ranks=group.ranks,
         least_share=facts.slow_share,
-        rare=pauses + 2 * facts.window.odd if one.pauses else None,
+        rare=pauses + 2 * facts.window.odd_kinds if one.pauses else None,
     )
 
 

@@ -70,7 +70,8 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
     return Window(
         steps=steps.steps,
-        odd=steps.odd,
+        odd=steps.kinds > 0,
+        odd_tags=steps.kinds,
         samples=_matrix(records, "samples", ranks),
         begin_s=recorded.begin_s[0],
         wall_s=recorded.end_s - recorded.begin_s,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.steps.steady import EVALUATION, SELDOM, early_ends
 from allpull.replay.recording.periods import ROLLOUT, whole_periods
-from allpull.replay.window import Bools
+from allpull.replay.window import Bools, Kinds
 from allpull.rundir.read.events import EventLog
 from allpull.schema.gap import Gap, named_ranks
 from allpull.schema.steps import ROLLOUTS
@@ -48,10 +48,10 @@ class NoWindow:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ChosenSteps:
-    """The steps of a window, consecutive; ``odd`` (steps,): with one of the tags ``ODD`` or a rollout, on any rank."""
+    """The steps of a window, consecutive; ``kinds`` (steps,): which of the tags ``ODD``, or a rollout, any rank has."""
 
     steps: NDArray[np.int64]
-    odd: Bools
+    kinds: Kinds
     gaps: tuple[Gap, ...]
 
 
@@ -73,10 +73,12 @@ def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
     if strange is not None and rows.stop - rows.start < SOUND_STEPS:
         return NoWindow(reason=f"{strange}: moments of these ranks do not compare")
     rows = whole_periods(rows, table)
-    odd = np.logical_or.reduce([table[name].to_numpy() for name in (*ODD, ROLLOUT)])
-    others = [] if slow or strange else list(_gap_of_others(table, sound & ~odd, rows))
+    kinds = np.zeros(table.height, dtype=np.intp)
+    for bit, name in enumerate((*ODD, ROLLOUT)):
+        kinds |= table[name].to_numpy().astype(np.intp) << bit
+    others = [] if slow or strange else list(_gap_of_others(table, sound & (kinds == 0), rows))
     gaps = [Gap(kind="steps left out", text=f"{why}: the window lies between them") for why in (slow, strange) if why]
-    return ChosenSteps(steps=table["step"].to_numpy()[rows], odd=odd[rows], gaps=(*gaps, *others))
+    return ChosenSteps(steps=table["step"].to_numpy()[rows], kinds=kinds[rows], gaps=(*gaps, *others))
 
 
 def _gap_of_others(table: pl.DataFrame, ordinary: Bools, rows: slice) -> Iterator[Gap]:
@@ -129,7 +131,7 @@ def shorten(steps: ChosenSteps, *, ranks: int, events: int, buckets: int) -> Cho
         return steps
     text = f"only the last {most:,} of {counted(count, 'step')} are explained: more do not fit in memory"
     gap = Gap(kind="steps left out", text=text)
-    return ChosenSteps(steps=steps.steps[-most:], odd=steps.odd[-most:], gaps=(*steps.gaps, gap))
+    return ChosenSteps(steps=steps.steps[-most:], kinds=steps.kinds[-most:], gaps=(*steps.gaps, gap))
 
 
 def _table(records: pl.DataFrame, reductions: pl.DataFrame, ranks: int) -> pl.DataFrame:
