@@ -52,6 +52,23 @@ for i, (x, y) in enumerate(loader):
     assert [(step.samples, step.backward_passes) for step in run.steps()] == [(32, 2), (32, 2)]
 
 
+def test_gradients_without_a_backward_pass_are_of_the_batch_that_was_fetched(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+for epoch in range(6):
+    for x, y in loader:
+        loss = nn.functional.cross_entropy(model(x), y)
+        for parameter, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+            parameter.grad = gradient
+        optimizer.step()
+"""
+    )
+    steps = run.steps()
+    assert [step.samples for step in steps] == 6 * SAMPLES
+    assert [step.epoch for step in steps] == [epoch for epoch in range(6) for _ in SAMPLES]
+
+
 def test_two_optimizers_make_one_step(watched: Watch) -> None:
     run = watched(
         TRAINING

@@ -60,6 +60,8 @@ def _derive(notes: Any, recorder: Recorder, inference: StepInference) -> None:
             _learns(begin, recorder, inference)
             recorder.reduced(reading, end)
         elif kind == OPTIMIZER:
+            if not recorder.passes:
+                inference.learned_unseen(recorder)
             recorder.begin_ns, recorder.phases = step_ns, phases
             recorder.cut_at(end, reading)
             recorder.write_step()
