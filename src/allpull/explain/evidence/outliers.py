@@ -33,6 +33,7 @@ Ranks that stand out are removed, and the others are tested again: what remains 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import comb
@@ -271,7 +272,7 @@ def regular_pauses(work_s: Floats) -> tuple[Bools, dict[int, int]]:
 def _late_for_a_while(excess: Floats) -> dict[int, slice]:
     """Rank → the rows in which it is late, by ``excess`` (steps, ranks), if it is not before, or not after them."""
     late = {}
-    for rank in np.flatnonzero((excess > 0).sum(axis=0) >= LASTING * LASTS).tolist():
+    for rank in np.flatnonzero(_may_change(excess)).tolist():
         there = when_there(excess[:, rank])
         if there is None or there.stop - there.start < LASTS:
             continue
@@ -281,6 +282,21 @@ def _late_for_a_while(excess: Floats) -> dict[int, slice]:
         if (excess[there, rank] > max(0.0, usual_s + noise_s)).mean() >= LASTING:
             late[rank] = there
     return late
+
+
+def _may_change(excess: Floats) -> Bools:
+    """Which ranks, (ranks,), may be late for a while, by ``excess`` (steps, ranks): ``LASTS`` steps differ from others.
+
+    By far less than a rank that is, and by more than most others: it saves the search. Noise is what differs from one
+    step to the next, so that no change of level is part of it.
+    """
+    if len(excess) <= LASTS:
+        return np.zeros(excess.shape[1], dtype=np.bool_)
+    sums = np.cumsum(np.vstack([np.zeros(excess.shape[1]), excess]), axis=0)
+    means = (sums[LASTS:] - sums[:-LASTS]) / LASTS
+    noise_s = np.median(np.abs(np.diff(excess, axis=0)), axis=0) / (QUARTILE_SD * math.sqrt(2))
+    may: Bools = (np.ptp(means, axis=0) >= DEVIATIONS / 2 * noise_s) & (means.max(axis=0) > 0)
+    return may
 
 
 def _chance(steps: int, number: int, *, anywhere: bool = False) -> float:
