@@ -8,17 +8,19 @@ How it is found
     By its own work: copies, forward, backward without the collectives in it, optimizer and time between phases,
     compared with that of the other ranks in each step. It stands out if that is more than its own steps vary by
     (Student's t, one false alarm in ten thousand runs of independent steps), if its mean excess is larger than the
-    largest one when ranks are relabelled at random, or if it pauses in every n-th step, at least four times, or five
-    where it does so in a part of the steps. The waiting of the others is not used, so a delay inside backward is not
-    mistaken for a slow network, nor a slow network for a late rank. Lateness that more samples, a slow loader or CPU
-    contention explain is reported by their own rules, and so is a host on which all ranks are slow. Ranks record how
-    long Python collects garbage and torch.compile compiles, and in which step CUDA's allocator retries: where these
-    stalls are half of a rank's lateness, as far as the others do not have them in the same step, they are a finding of
-    their own, and what the rank waited for a CPU meanwhile is part of it; the rest of its work is compared without
-    them. Three or more ranks that are late by nearly the same time in the same phase are one finding. Where CPUs
-    compute, a slow rank must cost at least 8 % of the step: interrupts and other activity make cores differ by nearly
-    that much, and different ones in each run. A rank sleeps, rather than computes, where its process neither ran nor
-    waited for a CPU for most of the time by which it is late.
+    largest one when ranks are relabelled at random, if it pauses in every n-th step, at least four times, or five
+    where it does so in a part of the steps, or if it is late for a while: in nine of ten of 16 steps or more, and
+    not before or after them. One that pauses, and is late in each step, too, has two findings. The waiting of the
+    others is not used, so a delay inside backward is not mistaken for a slow network, nor a slow network for a late
+    rank. Lateness that more samples, a slow loader or CPU contention explain is reported by their own rules, and so
+    is a host on which all ranks are slow. Ranks record how long Python collects garbage and torch.compile compiles,
+    and in which step CUDA's allocator retries: where these stalls are half of a rank's lateness, as far as the
+    others do not have them in the same step, they are a finding of their own, and what the rank waited for a CPU
+    meanwhile is part of it; the rest of its work is compared without them. Three or more ranks that are late by
+    nearly the same time in the same phase are one finding. Where CPUs compute, a slow rank must cost at least 8 %
+    of the step: interrupts and other activity make cores differ by nearly that much, and different ones in each
+    run. A rank sleeps, rather than computes, where its process neither ran nor waited for a CPU for most of the
+    time by which it is late.
 
 What it costs
     The replay with this rank's work equal to the median of the others, and varying as theirs does; of stalls, without
