@@ -21,10 +21,11 @@ What it costs
     What is left of it once those slow ranks are mended that are findings, too; the title names them where that makes a
     difference. Where one rank at a time is far behind all others, the replay in which it deviates from its usual step
     as the other ranks do. Otherwise the one in which every rank deviates as little as an undisturbed rank, estimated
-    from the fastest ranks of that step; with three ranks or more whose deviations are as large downwards as upwards,
-    ranks keep the jitter of a usual machine, or get equal work where it varies by more than that. Where a rank is late
-    in every step, and nothing says why, the interval begins where the work of each step is shared out equally, or only
-    the last rank of a step is no longer delayed. Where hosts pace their accelerators, that is an upper bound.
+    from the fastest ranks of that step; with three ranks or more whose deviations have no lower end, as normal numbers
+    and unlike equally distributed ones, ranks keep the jitter of a usual machine, or get equal work where it varies by
+    more than that. Where a rank is late in every step, and nothing says why, the interval begins where the work of each
+    step is shared out equally, or only the last rank of a step is no longer delayed. Where hosts pace their
+    accelerators, that is an upper bound.
 
 What to do
     Give samples equal work (sort by length, pad to buckets), keep the machine quiet (`--set launch.bind=cores`, `sbatch
