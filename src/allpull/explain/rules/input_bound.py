@@ -128,7 +128,7 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="input-bound",
             kind="job",
-            title=_nearly_behind(made_s) if waited is None else waits(facts, waited),
+            title=_nearly_behind(made_s, facts.step_s) if waited is None else waits(facts, waited),
             remedy=remedy,
             evidence=(
                 *(() if waited is None else (waiting(facts, waited),)),
@@ -152,8 +152,8 @@ def _except_of(window: Window, without: Removal, ranks: tuple[int, ...]) -> Wind
     return replace(changed, work={**changed.work, "input": input_s})
 
 
-def _nearly_behind(made_s: float) -> str:
-    return f"All loaders take {show_time(made_s)} for the batches of a step, nearly as long as the training"
+def _nearly_behind(made_s: float, step_s: float) -> str:
+    return f"All loaders take {show_time(made_s)} for the batches of a step, which takes {show_time(step_s)}"
 
 
 def _without_new_iterators(window: Window, without: Removal) -> Window:
