@@ -39,7 +39,7 @@ def test_a_loss_that_begins_and_ends_is_said_to(judge: Judge) -> None:
     found = judged.finding("slow-rank", ranks=[1])
     assert_priced(found, judged.truth)
     assert "on average, from step 52 to 101" in found.title
-    (between,) = (line for line in found.evidence if "less than half of it before and after" in line.what)
+    (between,) = (line for line in found.evidence if "nearly nothing before and after" in line.what)
     assert between.value == pytest.approx(0.030, rel=0.05)
 
 

@@ -98,7 +98,7 @@ def _for_a_while(series: Floats, cut: int) -> slice | None:
         inside, sides = series[there], (series[: there.start], series[there.stop :])
         half, error = NOT_YET * float(np.median(inside)), math.sqrt(float(inside.var()) / inside.size)
         is_there = half > 0 and float((inside > half).mean()) >= MOST
-        is_gone = all(float((side > half).mean()) <= 1 - MOST and side.mean() < half for side in sides)
+        is_gone = all((side > half).mean() <= 1 - MOST and side.mean() < OVER * inside.mean() for side in sides)
         if is_there and is_gone and half > JUMP * error:
             return there
     return None

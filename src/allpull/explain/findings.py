@@ -322,7 +322,7 @@ def _finding(one: Candidate, priced: Price, facts: Facts, others: Sequence[Candi
         first, *_, last = facts.window.steps[priced.there].tolist()
         when = f"from step {first:,} on, less than half of it before"
         if priced.there.stop < facts.window.steps.size:
-            begins = f"from step {first:,} to {last:,}, less than half of it before and after"
+            begins = f"from step {first:,} to {last:,}, nearly nothing before and after"
             when = begins if priced.there.start else f"up to step {last:,}, nearly nothing after it"
         what = f"cost per step {when}; the gain is of {facts.span}"
         evidence.append(seconds(what, priced.there_s, f"steps {first:,} to {last:,}"))

@@ -117,13 +117,13 @@ def resample(series: Floats, odd: Bools | Kinds, statistic: Statistic, *, moves:
     totals = np.zeros((RESAMPLES, series.shape[1]))
     parts = []
     kinds = odd.astype(np.intp)
-    for kind in np.unique(kinds):
-        chosen = kinds == kind
+    for kind in np.unique(alike := _alike(kinds)):
+        chosen = alike == kind
         part, totals_of_part = _part(_grouped(series[chosen]), _grouped(moves[chosen][:, None])[:, 0], rng)
         totals += totals_of_part
         parts.append(part)
-    for bit in range(int(kinds.max()).bit_length()):
-        chosen = (kinds >> bit & 1) > 0
+    bits = range(int(kinds.max()).bit_length())
+    for chosen in np.unique([kinds >> bit & 1 for bit in bits], axis=0) > 0 if bits else ():
         if most := _more_or_fewer(chosen):
             more = rng.uniform(-most, most, RESAMPLES)
             totals += more[:, None] * (series[chosen].mean(axis=0) - series[~chosen].mean(axis=0))
@@ -150,6 +150,13 @@ def as_often(odd: Bools) -> bool:
     periods = np.flatnonzero(steps % np.arange(1, steps // 2 + 1) == 0) + 1
     is_whole = any((odd[period:] == odd[:-period]).all() for period in periods.tolist())
     return begins.size >= EVENTS and is_whole
+
+
+def _alike(kinds: Kinds) -> Kinds:
+    """``kinds`` (steps,) of which each has ``EVENTS`` steps or more: those that have fewer are taken as one."""
+    found, place, counts = np.unique(kinds, return_inverse=True, return_counts=True)
+    few = (counts < EVENTS) & (found > 0)
+    return np.where(few[place], -1, kinds)
 
 
 def _more_or_fewer(odd: Bools) -> float:

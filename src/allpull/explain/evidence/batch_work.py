@@ -73,7 +73,8 @@ def _sizes(window: Window) -> Floats:
     """
     if window.elements is not None:
         return window.elements
-    usual = window.samples.mean(axis=0)
+    counted = np.isfinite(window.samples)
+    usual = np.where(counted, window.samples, 0.0).sum(axis=0) / np.maximum(counted.sum(axis=0), 1)
     alike: Floats = window.samples * np.divide(usual.mean(), usual, out=np.full_like(usual, np.nan), where=usual > 0)
     return alike
 

@@ -213,7 +213,7 @@ def gather(
     loading = loading_of(window, machine, observed.first, observed.start, pace)
     if loading is not None and (loading.certain or loading.timed):
         window = limited(window, loading.limits)
-    late = late_ranks(window, machine, blame, observed.stalls)
+    late = late_ranks(window, machine, blame, observed.stalls, observed.first)
     return Facts(
         **{one.name: getattr(observed, one.name) for one in fields(observed)},
         window=window,

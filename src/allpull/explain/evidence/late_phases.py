@@ -42,10 +42,13 @@ def in_pauses(facts: Facts, late: Iterable[Outlier]) -> dict[str, Floats]:
 
 
 def in_each_step(facts: Facts, late: Iterable[Outlier]) -> dict[str, Floats]:
-    """By how much ``late`` ranks exceed the others on average, without their pauses; phase → s, (1, ranks)."""
-    is_late = np.isin(np.arange(facts.window.ranks), [one.rank for one in late])
-    excess = excess_by_phase(facts, pauses=False)
-    return {name: np.where(is_late, np.maximum(seconds, 0.0), 0.0)[None] for name, seconds in excess.items()}
+    """By how much ``late`` ranks exceed the others in each step, as phases share it; phase → s, (1, ranks)."""
+    excess = {name: np.maximum(one, 0.0) for name, one in excess_by_phase(facts, pauses=False).items()}
+    total_s = sum(excess.values(), start=np.zeros(facts.window.ranks))
+    share = np.zeros(facts.window.ranks)
+    for one in late:
+        share[one.rank] = min(1.0, one.size.value / total_s[one.rank]) if total_s[one.rank] > 0 else 0.0
+    return {name: (share * seconds)[None] for name, seconds in excess.items()}
 
 
 def _beyond(seconds: Floats, pausing: Sequence[Outlier], *, pauses: bool) -> Floats:

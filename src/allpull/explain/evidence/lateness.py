@@ -33,7 +33,7 @@ from allpull.explain.evidence.stalls import HeldUp, Stalls, held_up_alone
 from allpull.replay.blame import Blame
 from allpull.replay.leave_one_out import beyond_others
 from allpull.replay.whatif.work import lower_median
-from allpull.replay.window import Window
+from allpull.replay.window import Bools, Window
 from allpull.schema.results import Interval
 
 BY_SAMPLE = ("forward", "backward")
@@ -92,8 +92,17 @@ class LateRanks:
         return frozenset(one.rank for one in self.loaders)
 
 
-def late_ranks(window: Window, machine: Machine, blame: Blame | None = None, stalls: Stalls | None = None) -> LateRanks:
-    """Every rank of ``window`` whose work stands out; ``blame``: who waited for whom, None: not known."""
+def late_ranks(
+    window: Window,
+    machine: Machine,
+    blame: Blame | None = None,
+    stalls: Stalls | None = None,
+    first: Bools | None = None,
+) -> LateRanks:
+    """Every rank of ``window`` whose work stands out; ``blame``: who waited for whom, None: not known.
+
+    ``first`` (steps,): the first batches of epochs, for which loaders are not compared: they have a rule of their own.
+    """
     uneven, own_s = _own_work(window, machine)
     held_s, surely_s = held_up(window, machine), surely_held_up(window, machine)
     least_s = NEGLIGIBLE * step_s(window)
@@ -131,7 +140,7 @@ def late_ranks(window: Window, machine: Machine, blame: Blame | None = None, sta
         slow=tuple(one for one in slow if one.rank not in of_hosts),
         slow_hosts=hosts,
         contended=tuple(contended),
-        loaders=tuple(one for one in _loaders(window, least_s) if one.size.value >= least_s),
+        loaders=tuple(one for one in _loaders(window, least_s, first) if one.size.value >= least_s),
         uneven=uneven,
         unsure=tuple(unsure),
         stalled=stalled,
@@ -158,14 +167,14 @@ def _own_work(window: Window, machine: Machine) -> tuple[tuple[Uneven, ...], Flo
     return uneven, own_s if batches is None else own_s - batches.excess_s
 
 
-def _loaders(window: Window, least_s: float) -> tuple[Outlier, ...]:
+def _loaders(window: Window, least_s: float, first: Bools | None) -> tuple[Outlier, ...]:
     """The ranks that wait longer for their loaders, by ``least_s`` or more: on devices, those whose hosts do.
 
     Of equal hosts one is the last to issue each step. Its device waits longest for each batch, and the others' for it.
     """
     waits_s = per_step(window, ("input",))
-    if window.odd.any() and not window.odd.all():  # first batches are of a rule of their own
-        waits_s = np.where(window.odd[:, None], np.median(waits_s[~window.odd], axis=0), waits_s)
+    if first is not None and first.any() and not first.all():
+        waits_s = np.where(first[:, None], np.median(waits_s[~first], axis=0), waits_s)
     late = outliers(waits_s, least_s=least_s).ranks
     if window.fetched_s is None:
         return late
@@ -194,7 +203,7 @@ def _in_different_phases(window: Window, own_s: Floats, held_s: Floats) -> dict[
     computed_s, usual_s = without_pauses(own_s - held_s), -lower_median(held_s)
     queued_s = -float(usual_s.mean())  # when in a step the others waited is not known
     for name, seconds in phases.items():
-        late_there = [one.rank for one in late_in[name] if one.steady or not one.pauses]  # at most half of all
+        late_there = [one.rank for one in late_in[name] if not one.pauses]  # at most half of all
         usual_s += np.median(np.delete(seconds, late_there, axis=1), axis=1)
     late: dict[int, Outlier] = {}
     where: dict[int, list[str]] = {}
@@ -227,7 +236,7 @@ def _before_different_meetings(window: Window, machine: Machine, blame: Blame | 
     for place, before_s in enumerate(before_meetings(window, [name for name in COMPUTING if is_work(window, name)])):
         more_s = beyond_others(before_s)
         for one in outliers(before_s, least_s=NEGLIGIBLE * step_s(window)).ranks:
-            if one.steady:
+            if one.steady or one.split is not None:
                 late.setdefault(one.rank, {})[place] = more_s[:, one.rank]
     caused_s = blame.caused_s.max(axis=1) / max(1, window.steps.size)
     out = {}

@@ -61,11 +61,13 @@ MIN_BLOCK = 2  # steps: a delay often lasts for more than one
 DEVIATIONS = 4.0  # above the mean of shuffled runs: one to three of 1,000 runs of independent steps reach it
 FEW_DRAWS = 4.5
 ALIKE_STEPS = 12.0
+INDEPENDENT = 2.0  # steps that count as one draw, at most
 STEADY_SHARE = 0.5  # of its mean excess: a rank that is as often early as late has less
 PAUSE = 0.25  # of the work of a step: longer than any jitter
 PAUSE_SDS = 8.0  # and than its own steps vary by
 LASTS = 16  # steps in a row: a rank that is late in nearly all of them is slow for a while
 LASTING = 0.9  # of these steps
+OTHERWISE = 0.1  # of its excess in these steps: a rank that is later than that in the others is late in all
 MOST_OF_IT = 0.5  # of a rank's pauses, in time: one more that is an accident hides no others
 STALLS = 0.05  # of the steps: what happens in more of them is no accident
 USUAL = 2.0  # times the excess of the last rank in the median step: beyond it is a stall
@@ -145,18 +147,23 @@ def is_correlated(work_s: Floats) -> bool:
 
     Of 40 simulated runs each with 2, 4 and 8 equal ranks, 20 to 100 steps, and autocorrelations of 0.6 to 0.95, a
     quarter and more have a rank that stands out where there are fewer than ``FEW_DRAWS`` independent steps, or
-    ``ALIKE_STEPS`` and more count as one. That a rank is late for a while does not make its steps resemble others.
+    ``ALIKE_STEPS`` and more count as one. Where steps are independent but for a while in which a rank is late, they do
+    not resemble each other.
     """
     steps, ranks = work_s.shape
     if ranks < 2 or steps < MIN_POINTS:
         return False
     excess = work_s - work_s.mean(axis=1, keepdims=True)
-    for rows in _late_for_a_while(beyond_others(work_s)).values():
+    per_draw = float(np.median([steps_per_draw(series) for series in excess.T]))
+    whiles = _late_for_a_while(beyond_others(work_s)).values() if per_draw > INDEPENDENT else ()
+    for rows in whiles:
         is_there = np.zeros(steps, dtype=np.bool_)
         is_there[rows] = True
         for part in (is_there, ~is_there):
             excess[part] -= excess[part].mean(axis=0)
-    per_draw = float(np.median([steps_per_draw(series) for series in excess.T]))
+    if whiles:
+        without = float(np.median([steps_per_draw(series) for series in excess.T]))
+        per_draw = without if without <= INDEPENDENT else per_draw
     return per_draw >= ALIKE_STEPS or steps / per_draw < FEW_DRAWS
 
 
@@ -277,6 +284,8 @@ def _late_for_a_while(excess: Floats) -> dict[int, slice]:
         if there is None or there.stop - there.start < LASTS:
             continue
         otherwise_s = np.delete(excess[:, rank], there)
+        if otherwise_s.mean() > OTHERWISE * excess[there, rank].mean():
+            continue
         usual_s = float(np.median(otherwise_s))
         noise_s = DEVIATIONS * float(np.median(np.abs(otherwise_s - usual_s))) / QUARTILE_SD
         if (excess[there, rank] > max(0.0, usual_s + noise_s)).mean() >= LASTING:

@@ -86,7 +86,7 @@ def find(facts: Facts) -> list[Candidate]:
 def _waiting(facts: Facts) -> tuple[int, ...]:
     """The ranks that wait for first batches, where others wait less than half as long; empty: all do."""
     waits_s = facts.window.per_step("input")
-    more_s = waits_s[facts.first].mean(axis=0) - np.median(waits_s[~facts.first], axis=0)
+    more_s = np.median(waits_s[facts.first], axis=0) - np.median(waits_s[~facts.first], axis=0)
     waiting = np.flatnonzero(more_s >= OF_SLOWEST * more_s.max())
     return () if waiting.size == facts.window.ranks else tuple(waiting.tolist())
 
@@ -95,7 +95,8 @@ def _keep_workers(facts: Facts) -> Action:
     """How to keep workers from one epoch to the next; if they are kept, how to keep their queue filled, too."""
     if facts.keeps_workers:
         return KEPT
-    kept = program(f"DataLoader(num_workers={facts.workers or 1}, persistent_workers=True)")
-    if facts.workers:
+    workers = facts.workers or max(facts.worker_counts, default=0)
+    kept = program(f"DataLoader(num_workers={workers or 1}, persistent_workers=True)")
+    if workers:
         return sentence("keep the workers of the loader: ", kept)
     return sentence(NO_WORKERS, kept, ", with as many as now")

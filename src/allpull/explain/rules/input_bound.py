@@ -246,7 +246,12 @@ def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
         )
     if is_own and makers_are_fast(facts):
         kept = program(f"DataLoader(num_workers={facts.workers}, persistent_workers=True)")
-        return sentence(FAST, "" if facts.keeps_workers else sentence("; they start again with each epoch: ", kept))
+        return sentence(
+            FAST,
+            ""
+            if facts.keeps_workers or not facts.first.any()
+            else sentence("; they start again with each epoch: ", kept),
+        )
     cpus = cpus_for_workers(facts.start, facts.machine)
     with_cpus, storage = within(", with ", cpus, " for them"), "; data on local disks where storage is slow"
     return sentence(within(f"more loader workers{now}: ", more), with_cpus, storage, divide)

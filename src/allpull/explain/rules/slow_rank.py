@@ -52,11 +52,12 @@ When it is wrong
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
+from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal, as_recorded, count, seconds, share
 from allpull.explain.evidence.binding import fewer_cpus
@@ -152,7 +153,11 @@ def _slow(facts: Facts) -> list[Candidate]:
         phases = excess[bool(one.pauses)]
         return max(phases, key=lambda name: float(phases[name][one.rank]))
 
-    same_fault = groups(faults, lambda one: (where(one), one.steady, one.rank if one.rank in more else None))
+    def fault_of(one: Outlier) -> Hashable:
+        during = None if one.rows is None else tuple(round(row / MIN_POINTS) for row in one.rows)
+        return where(one), one.steady, one.every, during, one.rank if one.rank in more else None
+
+    same_fault = groups(faults, fault_of)
     latest = [(group, group.members[0]) for group in same_fault]
     return [_suspect(group, facts, excess[bool(one.pauses)], where(one)) for group, one in latest]
 
@@ -355,16 +360,16 @@ def _without(group: Group, facts: Facts) -> Removal:
     one = group.members[0]
     if facts.late.own_meetings:
         return partial(not_above_median, ranks=group.ranks, phases=COMPUTING)
+    everybody = len(facts.late.computing) == facts.window.ranks
     more_s = sum(uneven.size.value for uneven in facts.late.uneven if uneven.rank == one.rank)
+    both = {other.rank for other in facts.late.slow if other.split is not None}
+    if both.intersection(group.ranks) or (one.pauses and (everybody or more_s)):
+        late = in_pauses if one.pauses else in_each_step
+        return partial(shorter_by, gone_s=late(facts, group.members))
     if more_s:  # the work of the rank without them, of which its size is that share
         own_s = float(per_step(facts.window, COMPUTING)[:, one.rank].mean()) - more_s
         factor = max(0.0, 1 - one.size.value / own_s) if own_s > 0 else 1.0
         return partial(scaled, phases=COMPUTING, factor=factor, ranks=group.ranks)
-    everybody = len(facts.late.computing) == facts.window.ranks
-    has_both = any(other.rank == one.rank and other.split is not None for other in facts.late.slow)
-    if has_both or (everybody and one.pauses):
-        late = in_pauses if one.pauses else in_each_step
-        return partial(shorter_by, gone_s=late(facts, group.members))
     if everybody and all(member.rank in facts.late.own_phases for member in group.members):
         phases = {name for member in group.members for name in facts.late.own_phases[member.rank]}
         return partial(like_median, ranks=group.ranks, phases=phases)

@@ -43,14 +43,17 @@ def whole_periods(rows: slice, table: pl.DataFrame) -> slice:
 
 
 def _error(table: pl.DataFrame, periods: Mapping[str, int]) -> float:
-    """What recurs in ``periods`` of steps, but more or less often in ``table``, costs this share of its time."""
-    wall_ns = table["wall"].to_numpy()
-    usual_ns, error_ns = float(np.median(wall_ns)), 0.0
+    """What recurs in ``periods`` of steps, but more or less often in ``table``, costs this share of its time.
+
+    Steps with several of it are shared among these.
+    """
+    wall_ns, error_ns = table["wall"].to_numpy(), 0.0
+    several = np.maximum(sum(table[tag].to_numpy().astype(np.intp) for tag in periods), 1)
+    more_ns = np.maximum(wall_ns - float(np.median(wall_ns)), 0.0) / several
     for tag, period in periods.items():
         there = table[tag].to_numpy()
         if there.any():
-            each_ns = max(0.0, float(wall_ns[there].mean()) - usual_ns)
-            error_ns += abs(int(there.sum()) - there.size / period) * each_ns
+            error_ns += abs(int(there.sum()) - there.size / period) * float(more_ns[there].mean())
     return error_ns / max(1.0, float(wall_ns.sum()))
 
 

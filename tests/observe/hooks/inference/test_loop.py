@@ -65,8 +65,32 @@ for epoch in range(6):
 """
     )
     steps = run.steps()
-    assert [step.samples for step in steps] == 6 * SAMPLES
+    assert [step.samples for step in steps] == [None, *(6 * SAMPLES)[1:]], "a first step may be no learning"
     assert [step.epoch for step in steps] == [epoch for epoch in range(6) for _ in SAMPLES]
+
+
+def test_gradients_of_two_batches_without_a_backward_pass_have_no_samples(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x), y)
+        for parameter, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+            parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+        if i % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+    )
+    assert {step.samples for step in run.steps()[1:]} == {None}
+
+
+def test_a_step_before_the_training_is_no_batch_of_it(watched: Watch) -> None:
+    run = watched(TRAINING + "x, y = next(iter(loader))\nmodel(x)\noptimizer.step()\n" + LOOP)
+    steps = run.steps()[1:]
+    assert [step.samples for step in steps] == 2 * SAMPLES
+    assert [step.epoch for step in steps] == 5 * [0] + 5 * [1]
 
 
 def test_two_optimizers_make_one_step(watched: Watch) -> None:

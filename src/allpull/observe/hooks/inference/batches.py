@@ -105,6 +105,25 @@ class Batches:
         """What was fetched since was evaluated: the program trains on what it had fetched in ``loader_pass``."""
         self.now, self.turned_to = loader_pass, None
 
+    def has_one_fresh(self, *, after_first: bool) -> bool:
+        """Whether the program fetched one batch since it learned, and that of no evaluation: it is the next.
+
+        Several are forgotten: what it learned from is not known. So is one of two ``after_first``: it is of the first
+        step, before it was known how the program learns.
+        """
+        found = self.unlearned(with_now=True)
+        if found is None:
+            return False
+        fresh = len(found.waiting) - found.ahead
+        forgotten = 1 if after_first and fresh == 2 else fresh if fresh > 1 else 0
+        for _ in range(forgotten):
+            found.waiting.popleft()
+            if found.digests:
+                found.digests.popleft()
+        if fresh - forgotten == 1 and found is not self.now:
+            self.turn_back(found)
+        return fresh - forgotten == 1
+
     def fetched(self, batch: Any, iterator: Any) -> None:
         """The program fetched ``batch`` from a loader's ``iterator``."""
         self.now.waiting.append(content_from(batch, iterator))

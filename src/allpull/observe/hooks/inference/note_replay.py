@@ -61,7 +61,7 @@ def _derive(notes: Any, recorder: Recorder, inference: StepInference) -> None:
             recorder.reduced(reading, end)
         elif kind == OPTIMIZER:
             if not recorder.passes:
-                inference.learned_unseen(recorder)
+                inference.learns_unseen(recorder)
             recorder.begin_ns, recorder.phases = step_ns, phases
             recorder.cut_at(end, reading)
             recorder.write_step()

@@ -7,8 +7,8 @@
   has updated a parameter (``update_steps``).
 - Input is what the program waits for its loaders, or, without a loader, from the first tensor that it makes of an array
   to the forward or backward pass.
-- Samples count for the step that trains on them, in the order in which their batches were fetched. A step with no
-  backward pass, after forward, trains on one batch.
+- Samples count for the step that trains on them, in the order in which their batches were fetched. Where a program
+  never runs backward, a step trains on the batch that was fetched in it, if that is one, and forward ran.
 - A pass over a loader is an epoch if the program trains on one of its batches.
 - Evaluation lasts from ``eval()`` to ``train()`` of the network; if a program calls neither, from a forward pass
   without gradients to the next one with gradients, unless that learns from the same batch. A checkpoint or a barrier
@@ -57,6 +57,8 @@ class StepInference(NotLearning):
         self.in_parts = False  # the program calls the parts of its network, one by one
         self._turns = OptimizerTurns()
         self.works = Works(self)
+        self._runs_backward = False
+        self._unseen = 0  # steps after forward, with no backward pass ever
         self._unobserved = 0  # steps that an unobserved optimizer must have taken
         self.updates = UpdateSteps(self)
         self.checkpoints = Checkpoints(self)
@@ -218,12 +220,19 @@ class StepInference(NotLearning):
         except Exception as error:  # noqa: BLE001
             return self._lose("backward", error)
 
-    def learned_unseen(self, recorder: Recorder) -> None:
-        """The optimizer stepped after forward without backward: ``torch.autograd.grad`` gave the gradients."""
-        if self.loads and recorder.spent[FORWARD] and not self.batches.is_between:
-            if not self.batches.now.learned:
-                self._learns_from_pass(recorder)
-            self.batches.learn(recorder)
+    def learns_unseen(self, recorder: Recorder) -> None:
+        """An optimizer stepped: where no backward pass was ever seen, ``torch.autograd.grad`` gave the gradients.
+
+        The program then learns from the batch that it fetched in this step, if that is one, and forward ran.
+        """
+        if recorder.passes:
+            self._runs_backward = True
+        elif self.loads and not self._runs_backward and (recorder.spent[FORWARD] or self._saw_forward):
+            self._unseen += 1
+            if self._unseen > 1 and self.batches.has_one_fresh(after_first=self._unseen == 2):
+                if not self.batches.now.learned:
+                    self._learns_from_pass(recorder)
+                self.batches.learn(recorder)
 
     def _learns_from_pass(self, recorder: Recorder) -> None:
         """The program trains for the first time on a batch of this pass over a loader."""
@@ -274,8 +283,8 @@ class StepInference(NotLearning):
             if depth >= 0:
                 recorder.leave_until(depth)
             self.steps_taken += 1
-            if not (recorder.passes or recorder.is_cut):
-                self.learned_unseen(recorder)
+            if not recorder.is_cut:
+                self.learns_unseen(recorder)
             if self.works.reducing:
                 self.works.optimizer_stepped()
             if self.steps_by_marks or turns.is_group_of_written_step(number, recorder, saw_forward=self._saw_forward):
