@@ -12,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from allpull.analyse.statistics import change_point, long_run_variance
+from allpull.analyse.statistics import MIN_POINTS, change_point, long_run_variance
 
 NOT_YET = 0.5  # of a loss: what was there before is another loss, or none
 OVER = 0.1  # of a loss: with less of it left, it has ended
 GROWN = 2.0  # times a loss: between its first and last step, less is told well enough by its mean
 JUMP = 5.0  # standard errors between two levels: of the most different ones, far beyond chance
+SHORTEST = 2 * MIN_POINTS  # steps: a shorter while is one disturbance
 MOST = 0.9  # of the steps: what is there for a while is there in so many of these, and not in so many before and after
 
 Floats = NDArray[np.float64]
@@ -94,6 +95,7 @@ def _for_a_while(series: Floats, cut: int) -> slice | None:
     before, after = change_point(series[:cut]), change_point(series[cut:])
     stretches = [slice(cut, cut + after)] if after is not None else []
     stretches += [slice(before, cut)] if before is not None else []
+    stretches = [one for one in stretches if one.stop - one.start >= SHORTEST]
     for there in sorted(stretches, key=lambda one: -float(series[one].mean())):
         inside, sides = series[there], (series[: there.start], series[there.stop :])
         half, error = NOT_YET * float(np.median(inside)), math.sqrt(float(inside.var()) / inside.size)

@@ -69,7 +69,7 @@ LASTS = 16  # steps in a row: a rank that is late in nearly all of them is slow 
 LASTING = 0.9  # of these steps
 OTHERWISE = 0.1  # of its excess in these steps: a rank that is later than that in the others is late in all
 MOST_OF_IT = 0.5  # of a rank's pauses, in time: one more that is an accident hides no others
-STALLS = 0.05  # of the steps: what happens in more of them is no accident
+FEW_STALLS, STALLS = 2, 0.05  # steps, and share of them: what happens in more is no accident
 USUAL = 2.0  # times the excess of the last rank in the median step: beyond it is a stall
 
 
@@ -194,6 +194,8 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
     steadily_s, chance_s = _steadily(work_s)
     steady = (steadily_s > chance_s) | (means[1] > floors[1])
     for_a_while = _late_for_a_while(excess)
+    if len(for_a_while) > work_s.shape[1] // 2:  # they are late in turn
+        for_a_while = {}
     out = steady | (means[0] > floors[0]) | np.isin(np.arange(work_s.shape[1]), list(for_a_while))
     outstanding = []
     for place in np.argsort(-means[0], kind="stable"):
@@ -203,7 +205,7 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
             if rows is not None:
                 series = np.zeros_like(series)
                 series[rows] = excess[rows, place]
-            elif is_steady and (np.abs(series) > usual_s).mean() <= STALLS:
+            elif is_steady and np.count_nonzero(np.abs(series) > usual_s) <= max(FEW_STALLS, STALLS * series.size):
                 series = np.clip(series, -usual_s, usual_s)
             outstanding.append((int(place), series, rows))
     return outstanding, min(*floors, float(chance_s.max()))
