@@ -23,8 +23,8 @@ class Candidate:
     """One fault, not yet priced.
 
     ``kind`` decides what it is priced against. ``late``: a rank that keeps the others waiting; several of them hide
-    each other, so each is priced with the others gone. ``rest``: what remains when all late ranks are gone. ``job``: all
-    ranks wait alike for it, and it is priced against the window as recorded. ``advice``: it has no price.
+    each other, so each is priced with the others gone. ``rest``: what remains when all late ranks are gone. ``job``:
+    all ranks wait alike for it, and it is priced against the window as recorded. ``advice``: it has no price.
 
     ``ranks`` and ``hosts`` are the culprits; empty: all of them. The first of ``evidence`` is the size of the fault
     itself. ``least_share``: the least share of a step that is reported.
