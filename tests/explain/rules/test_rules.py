@@ -393,12 +393,14 @@ def test_more_workers_are_advised_only_where_those_there_are_slow(step_s: float,
     )
     seen = facts(job(8, input=0.004), EIGHT, pace=pace)
     assert seen.loading is not None
-    again = replace(seen, loading=replace(seen.loading, ready=False))
+    again = replace(seen, loading=replace(seen.loading, ready=False), first=np.arange(STEPS) % 10 == 0)
     (one,) = input_bound.find(again)
     assert ("num_workers=2, persistent_workers=True" in one.remedy.text) is not offered
     assert ("more of them do not help" in one.remedy.text) is not offered
     (kept,) = input_bound.find(replace(again, keeps_workers=True))
     assert offered or "persistent_workers" not in kept.remedy.text
+    (single,) = input_bound.find(replace(again, first=np.zeros(STEPS, dtype=bool)))
+    assert offered or "persistent_workers" not in single.remedy.text, "one epoch"
 
 
 def test_fast_workers_are_to_make_more_ahead_where_a_few_samples_take_long() -> None:
