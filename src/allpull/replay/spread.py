@@ -153,10 +153,10 @@ def as_often(odd: Bools) -> bool:
 
 
 def _alike(kinds: Kinds) -> Kinds:
-    """``kinds`` (steps,) of which each has ``EVENTS`` steps or more: those that have fewer are taken as one."""
+    """``kinds`` (steps,), of which those of a single step are taken as one: alone it does not show how steps vary."""
     found, place, counts = np.unique(kinds, return_inverse=True, return_counts=True)
-    few = (counts < EVENTS) & (found > 0)
-    return np.where(few[place], -1, kinds)
+    single = (counts == 1) & (found > 0)
+    return np.where(single[place], -1, kinds)
 
 
 def _more_or_fewer(odd: Bools) -> float:
