@@ -45,9 +45,7 @@ KEPT = sentence(
 
 
 NO_WORKERS = sentence(
-    "see what the loader does before its first batch, such as ",
-    program("__iter__"),
-    " of its sampler or of its data set (",
+    "see what the loader does before its first batch, such as __iter__ of its sampler or of its data set (",
     shell("py-spy dump --pid PID"),
     " names the line), and do it once, or ahead; if it starts workers, keep them: ",
 )
