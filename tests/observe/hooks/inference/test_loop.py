@@ -86,6 +86,29 @@ for epoch in range(2):
     assert {step.samples for step in run.steps()[1:]} == {None}
 
 
+def test_an_evaluation_after_gradients_without_a_backward_pass_takes_no_samples(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+for epoch in range(2):
+    for i, (x, y) in enumerate(loader):
+        loss = nn.functional.cross_entropy(model(x), y)
+        for parameter, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+            parameter.grad = gradient
+        if i == 2:
+            model.eval()
+            with torch.no_grad():
+                for x, y in DataLoader(data, batch_size=7):
+                    model(x)
+            model.train()
+        optimizer.step()
+"""
+    )
+    steps = run.steps()
+    assert [step.samples for step in steps] == [None, *(2 * SAMPLES)[1:]]
+    assert [step.epoch for step in steps] == 5 * [0] + 5 * [1]
+
+
 def test_a_step_before_the_training_is_no_batch_of_it(watched: Watch) -> None:
     run = watched(TRAINING + "x, y = next(iter(loader))\nmodel(x)\noptimizer.step()\n" + LOOP)
     steps = run.steps()[1:]

@@ -112,6 +112,11 @@ class Batches:
         step, before it was known how the program learns.
         """
         found = self.unlearned(with_now=True)
+        if found is not None and found is not self.now and found.is_over:  # what it left there, it never learned from
+            found.waiting.clear()
+            found.digests.clear()
+            self._left = None
+            found = self.unlearned(with_now=True)
         if found is None:
             return False
         fresh = len(found.waiting) - found.ahead
