@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from allpull.explain.evidence.deliveries import LEAST
+from allpull.explain.evidence.loading.deliveries import LEAST
 from allpull.schema.results import Interval
 from allpull.schema.studied import Parameters
 from allpull.schema.tuned import BottleneckKind

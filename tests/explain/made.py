@@ -8,7 +8,7 @@ import numpy as np
 from tests.replay.windows import jitter, window
 
 from allpull.explain.evidence.facts import Facts, Observed, gather
-from allpull.explain.evidence.machine import Connection, Machine
+from allpull.explain.evidence.hosts.machine import Connection, Machine
 from allpull.explain.findings import Findings, findings
 from allpull.replay.blame import blame
 from allpull.replay.window import Window

@@ -13,7 +13,7 @@ from tests.replay.windows import Call, anything, late, only, relabelled, stretch
 
 from allpull.analyse.course import line_of, when_there
 from allpull.explain.candidate import MIN_SHARE
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
 from allpull.explain.pricing.expected_gain import expected_gain
 
 EIGHT = Machine(hosts=hosts_of(8))

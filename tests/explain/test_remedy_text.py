@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.explain.made import STEPS, found, job, ring
 from tests.replay.windows import late
 
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
 from allpull.explain.evidence.start import Start
 from allpull.explain.remedy_text import clocks, leave_out, quoted
 

@@ -15,7 +15,6 @@ from allpull.analyse.same_samples import SameSamples, gaps_of_same_samples
 from allpull.explain.candidate import MIN_SHARE
 from allpull.explain.detail import waiting
 from allpull.explain.efficiency_tree import TreeResult, tree
-from allpull.explain.evidence.cpu_waiting import CROWDED
 from allpull.explain.evidence.ddp_settings import (
     CommHook,
     broadcasts_only_buffers,
@@ -24,17 +23,18 @@ from allpull.explain.evidence.ddp_settings import (
     new_networks,
 )
 from allpull.explain.evidence.facts import Facts, Observed, OtherRun, first_batches, gather, other_run
-from allpull.explain.evidence.file_access import file_access
-from allpull.explain.evidence.lateness import step_s
-from allpull.explain.evidence.link_fit import with_links
-from allpull.explain.evidence.loader_pace import keeps_workers, loader_pace, worker_counts
+from allpull.explain.evidence.hosts.link_fit import with_links
+from allpull.explain.evidence.hosts.machine import Machine, machine_of
+from allpull.explain.evidence.hosts.network import Network, network_of
+from allpull.explain.evidence.hosts.transports import transports_of
+from allpull.explain.evidence.late.cpu_waiting import CROWDED
+from allpull.explain.evidence.late.lateness import step_s
+from allpull.explain.evidence.late.stalls import stalls_of
+from allpull.explain.evidence.loading.file_access import file_access
+from allpull.explain.evidence.loading.loader_pace import keeps_workers, loader_pace, worker_counts
 from allpull.explain.evidence.lone_delays import lone_delays
-from allpull.explain.evidence.machine import Machine, machine_of
-from allpull.explain.evidence.network import Network, network_of
-from allpull.explain.evidence.stalls import stalls_of
 from allpull.explain.evidence.start import start_of
 from allpull.explain.evidence.step_counts import reducing_steps
-from allpull.explain.evidence.transports import transports_of
 from allpull.explain.findings import Findings, advice, findings
 from allpull.explain.rules import no_exchange, same_samples
 from allpull.explain.rules.drift import two_levels

@@ -24,8 +24,8 @@ from functools import partial
 from itertools import combinations
 
 from allpull.explain.candidate import MIN_SHARE, Candidate, seconds
-from allpull.explain.evidence.cpu_waiting import COMPUTING
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.late.cpu_waiting import COMPUTING
 from allpull.explain.hiding import hiding
 from allpull.explain.manual import section
 from allpull.explain.pricing.expected_gain import expected_gain

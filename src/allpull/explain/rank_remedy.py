@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from allpull.explain.evidence.binding import has_fewer
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.hosts.binding import has_fewer
 from allpull.explain.remedy import Action, sentence, shell
 from allpull.explain.remedy_text import clocks, equal_cpus, leave_out, quoted
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from allpull.explain.evidence.binding import Confined
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.binding import Confined
+from allpull.explain.evidence.hosts.machine import Machine
 from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, environment, joined, program, sentence, shell, starter, within
 

@@ -10,7 +10,7 @@ from tests.explain.made import facts, found, hosts_of, job, ring
 from tests.replay.windows import Call, window
 
 from allpull.explain.evidence.host_overhead import hosts_s, transfers
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
 from allpull.replay.engine import replay
 from allpull.replay.window import Window
 from allpull.schema.explained import Finding

@@ -9,8 +9,8 @@ import pytest
 from tests.explain.made import BACKWARD_S, FORWARD_S, STEPS, crowded, facts, found, hosts_of, job
 from tests.replay.windows import late, only
 
-from allpull.explain.evidence.loader_pace import LoaderPace
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.loading.loader_pace import LoaderPace
 from allpull.explain.evidence.start import Start
 from allpull.explain.rules import first_batch_stall
 from allpull.explain.rules.cpu_contention import AT_MOST

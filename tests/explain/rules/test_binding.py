@@ -14,7 +14,7 @@ from tests.explain.rules.test_remedies import record
 from tests.replay.windows import late
 
 import allpull
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
 from allpull.explain.evidence.start import start_of
 
 BOTH_ON_ONE = {0: frozenset({5}), 1: frozenset({5})}

@@ -21,7 +21,7 @@ from allpull.explain.evidence.ddp_settings import (
     comm_hooks,
     ddp_settings,
 )
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
 from allpull.rundir.read.run import read_run
 from allpull.schema.events import DataParallel
 

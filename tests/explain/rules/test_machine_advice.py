@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from tests.explain.made import found, hosts_of, job
 
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
 from allpull.schema.events import InputShapes, Locality
 
 EIGHT = Machine(hosts=hosts_of(8))

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from tests.explain.made import found, hosts_of, job
 
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.hosts.transports import Transports
 from allpull.explain.evidence.start import Start
-from allpull.explain.evidence.transports import Transports
 from allpull.rundir.read.nccl_log import parse_transports
 from allpull.schema.explained import Finding
 from allpull.schema.host import Nic

@@ -33,8 +33,8 @@ from allpull.config.load import load_spec
 from allpull.explain.candidate import Candidate
 from allpull.explain.evidence.ddp_settings import DdpSettings
 from allpull.explain.evidence.facts import Facts, OtherRun
-from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.stalls import COLLECTION, COMPILATION, RETRIES, Stalls
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.late.stalls import COLLECTION, COMPILATION, RETRIES, Stalls
 from allpull.explain.evidence.start import Start, start_of
 from allpull.explain.findings import findings as find_in
 from allpull.explain.remedy import Action

@@ -24,8 +24,8 @@ from tests.explain.made import (
 from tests.replay.windows import Call, jitter, late, only, rotating, window
 
 from allpull.explain.evidence.facts import OtherRun
-from allpull.explain.evidence.loader_pace import LoaderPace
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.loading.loader_pace import LoaderPace
 from allpull.explain.rules import input_bound, slow_loader_rank
 from allpull.explain.rules.drift import two_levels
 from allpull.replay.engine import replay

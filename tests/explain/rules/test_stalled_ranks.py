@@ -9,8 +9,8 @@ import pytest
 from tests.explain.made import STEPS, facts, found, job
 from tests.replay.windows import only
 
-from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.stalls import COLLECTION, COMPILATION, RETRIES, Stalls
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.late.stalls import COLLECTION, COMPILATION, RETRIES, Stalls
 from allpull.explain.findings import findings
 from allpull.replay.engine import replay
 from allpull.replay.window import Window

@@ -13,8 +13,8 @@ from tests.explain.made import STEPS, found, hosts_of, job, rules
 from tests.replay.windows import late, rotating
 
 import allpull
-from allpull.explain.evidence.batch_work import batch_work
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.late.batch_work import batch_work
 from allpull.explain.rules.uneven_batches import evenly_sized
 from allpull.replay.engine import replay
 from allpull.replay.window import Window

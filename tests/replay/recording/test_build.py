@@ -16,7 +16,7 @@ from tests.analyse.program import MS, Program, late, records
 from tests.bucket_moments import each_bucket
 
 from allpull.analyse.aligned import AlignedRun
-from allpull.explain.evidence.cpu_waiting import is_work
+from allpull.explain.evidence.late.cpu_waiting import is_work
 from allpull.replay.engine import replay
 from allpull.replay.recording import work
 from allpull.replay.recording.build import NoWindow, record_window

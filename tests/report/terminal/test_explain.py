@@ -8,7 +8,7 @@ from tests.explain.made import STEPS, facts, hosts_of, job
 from tests.replay.windows import late
 
 from allpull.explain.efficiency_tree import tree
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
 from allpull.explain.findings import findings
 from allpull.report.terminal.explain import explained, rule, rules
 from allpull.schema.base import tag

@@ -1,1 +1,1 @@
-"""What rules look at: who is late, what the machine did, how the network behaved."""
+"""What rules look at: which ranks are late, how loaders keep up, what the hosts are, and all of it as facts."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_work, per_step
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.late.cpu_waiting import COMPUTING, held_up, is_work, per_step
 from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Bools
 

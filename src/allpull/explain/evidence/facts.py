@@ -16,17 +16,17 @@ from allpull.analyse.same_samples import SameSamples
 from allpull.analyse.statistics import MIN_POINTS, ratio_interval
 from allpull.analyse.steps.grid import Floats, of_steps
 from allpull.explain.candidate import MIN_SHARE
-from allpull.explain.evidence.cpu_waiting import crowded_share
 from allpull.explain.evidence.ddp_settings import DdpSettings
-from allpull.explain.evidence.deliveries import Loading, late_by_pace, limited, loading_of
-from allpull.explain.evidence.file_access import FileAccess
-from allpull.explain.evidence.lateness import LateRanks, late_ranks
-from allpull.explain.evidence.loader_pace import LoaderPace
-from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.network import Network, network_of
-from allpull.explain.evidence.stalls import Stalls
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.hosts.network import Network, network_of
+from allpull.explain.evidence.hosts.transports import Transports
+from allpull.explain.evidence.late.cpu_waiting import crowded_share
+from allpull.explain.evidence.late.lateness import LateRanks, late_ranks
+from allpull.explain.evidence.late.stalls import Stalls
+from allpull.explain.evidence.loading.deliveries import Loading, late_by_pace, limited, loading_of
+from allpull.explain.evidence.loading.file_access import FileAccess
+from allpull.explain.evidence.loading.loader_pace import LoaderPace
 from allpull.explain.evidence.start import Start
-from allpull.explain.evidence.transports import Transports
 from allpull.replay.blame import Blame
 from allpull.replay.engine import Replay, replay
 from allpull.replay.useful import COMPUTE

@@ -18,8 +18,8 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Removal, seconds
-from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.late.cpu_waiting import all_wait
 from allpull.replay.whatif.network import faster
 from allpull.replay.window import CALL, Window
 from allpull.schema.explained import Evidence

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.evidence.cpu_waiting import COMPUTING
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.meetings import before_meetings
-from allpull.explain.evidence.outliers import Outlier, beyond_usual
+from allpull.explain.evidence.late.cpu_waiting import COMPUTING
+from allpull.explain.evidence.late.meetings import before_meetings
+from allpull.explain.evidence.late.outliers import Outlier, beyond_usual
 from allpull.replay.leave_one_out import beyond_others
 
 

@@ -12,9 +12,9 @@ from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.few_steps import in_few_steps
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import times
-from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.outliers import mean_interval
+from allpull.explain.evidence.late.outliers import mean_interval
+from allpull.explain.evidence.loading.deliveries import ALONE, LEAST
 from allpull.replay.engine import replay
 from allpull.replay.whatif.work import lower_median, without_input
 from allpull.replay.window import Bools, Deliveries, Window

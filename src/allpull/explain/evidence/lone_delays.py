@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.evidence.cpu_waiting import COMPUTING, is_work, per_step
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.late.cpu_waiting import COMPUTING, is_work, per_step
 from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Window
 from allpull.units import percent, show_time

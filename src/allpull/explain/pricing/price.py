@@ -11,8 +11,8 @@ import numpy as np
 from allpull.analyse.course import course
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal
-from allpull.explain.evidence.deliveries import limited
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.loading.deliveries import limited
 from allpull.replay.engine import replay
 from allpull.replay.spread import ratio
 from allpull.replay.window import Bools, Kinds, Window

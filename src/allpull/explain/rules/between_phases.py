@@ -35,9 +35,9 @@ from numpy.typing import NDArray
 
 from allpull.analyse.steps.few_steps import in_few_steps
 from allpull.explain.candidate import Candidate, Removal, as_recorded, count, seconds, share
-from allpull.explain.evidence.cpu_waiting import is_work
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.stalls import COLLECTION, MOST, explained_shares
+from allpull.explain.evidence.late.cpu_waiting import is_work
+from allpull.explain.evidence.late.stalls import COLLECTION, MOST, explained_shares
 from allpull.explain.remedy import joined
 from allpull.explain.remedy_text import mark_or_trace, numbered
 from allpull.explain.rules.common_stall import CAUSES, against

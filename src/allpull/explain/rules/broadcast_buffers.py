@@ -32,9 +32,9 @@ from functools import partial
 import numpy as np
 
 from allpull.explain.candidate import MIN_SHARE, Candidate, as_recorded, seconds, size
-from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.ddp_settings import BROADCAST
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.late.cpu_waiting import all_wait
 from allpull.explain.remedy import sentence
 from allpull.explain.remedy_text import keyword_of_ddp, option_or
 from allpull.replay.engine import event_times

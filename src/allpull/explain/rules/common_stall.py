@@ -42,10 +42,10 @@ from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, count, rate, seconds, share
 from allpull.explain.evidence.common_work import common_phases, common_s, most_grown
-from allpull.explain.evidence.cpu_waiting import per_step
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.file_access import busier_in
-from allpull.explain.evidence.stalls import COLLECTION, COMPILATION, RETRIES, explained_shares
+from allpull.explain.evidence.late.cpu_waiting import per_step
+from allpull.explain.evidence.late.stalls import COLLECTION, COMPILATION, RETRIES, explained_shares
+from allpull.explain.evidence.loading.file_access import busier_in
 from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, joined, program, sentence, shell, within
 from allpull.explain.remedy_text import WHERE, numbered, option_or, variable

@@ -29,8 +29,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from allpull.explain.candidate import Candidate, seconds, share
-from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.facts import Facts, useful_error, useful_per_sample
+from allpull.explain.evidence.late.cpu_waiting import all_wait
 from allpull.explain.remedy import Action, sentence, within
 from allpull.explain.remedy_text import clocks, own_cores
 from allpull.replay.whatif.work import scaled

@@ -45,8 +45,10 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
-from allpull.explain.evidence.binding import confined, confinement, fewer_cpus, has_fewer
-from allpull.explain.evidence.cpu_waiting import (
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.host_overhead import exchange_waits_for_cpus, has_small_buckets
+from allpull.explain.evidence.hosts.binding import confined, confinement, fewer_cpus, has_fewer
+from allpull.explain.evidence.late.cpu_waiting import (
     COMPUTING,
     CROWDED,
     all_wait,
@@ -57,8 +59,6 @@ from allpull.explain.evidence.cpu_waiting import (
     shortened,
     waiting_share,
 )
-from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.host_overhead import exchange_waits_for_cpus, has_small_buckets
 from allpull.explain.remedy import Action, joined, sentence, within
 from allpull.explain.remedy_text import (
     CAP_MIB,

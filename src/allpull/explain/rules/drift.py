@@ -41,8 +41,8 @@ from allpull.analyse.statistics import MIN_POINTS, change_point, long_run_varian
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, seconds, share
 from allpull.explain.evidence.common_work import common_phases, common_s, most_grown
-from allpull.explain.evidence.cpu_waiting import all_wait, per_step
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.late.cpu_waiting import all_wait, per_step
 from allpull.explain.remedy import Action, sentence
 from allpull.explain.remedy_text import WHERE, clocks
 from allpull.replay.whatif.levels import Cuts, as_before, levels, without_stalls

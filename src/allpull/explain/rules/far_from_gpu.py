@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from allpull.explain.candidate import Candidate, count
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.grouping import named
+from allpull.explain.evidence.late.grouping import named
 from allpull.explain.remedy import sentence, starter
 from allpull.explain.remedy_text import TOPOLOGY, near_gpu
 

@@ -61,8 +61,8 @@ from functools import partial
 import numpy as np
 
 from allpull.explain.candidate import MIN_SHARE, Candidate, Removal, as_recorded, count, rate, seconds, share
-from allpull.explain.evidence.deliveries import ALONE, LEAST
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.late.pacing import fed_in_time
 from allpull.explain.evidence.loader import (
     MADE,
     TIMED,
@@ -80,7 +80,7 @@ from allpull.explain.evidence.loader import (
     without_common_input,
     workers_needed,
 )
-from allpull.explain.evidence.pacing import fed_in_time
+from allpull.explain.evidence.loading.deliveries import ALONE, LEAST
 from allpull.explain.remedy import Action, program, sentence, within
 from allpull.explain.remedy_text import DIVIDED, cpus_for_workers, numbered, workers
 from allpull.replay.whatif.work import lower_median, scaled

@@ -37,8 +37,8 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.grouping import named
-from allpull.explain.evidence.pacing import pace_setters
+from allpull.explain.evidence.late.grouping import named
+from allpull.explain.evidence.late.pacing import pace_setters
 from allpull.explain.remedy import Action, program, sentence, starter
 from allpull.replay.whatif.work import lower_median, without_common, without_pacing
 from allpull.replay.window import Window

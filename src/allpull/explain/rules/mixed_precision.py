@@ -27,9 +27,9 @@ from __future__ import annotations
 import numpy as np
 
 from allpull.explain.candidate import Candidate, share
-from allpull.explain.evidence.cpu_waiting import per_step
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.pacing import computed_s
+from allpull.explain.evidence.late.cpu_waiting import per_step
+from allpull.explain.evidence.late.pacing import computed_s
 from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, program, sentence
 from allpull.explain.remedy_text import MEASURE_IT, option_or

@@ -28,7 +28,7 @@ from collections.abc import Sequence
 
 from allpull.explain.candidate import Candidate, rate
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.transports import SOCKET, Transports, is_virtual
+from allpull.explain.evidence.hosts.transports import SOCKET, Transports, is_virtual
 from allpull.explain.remedy import Action, sentence
 from allpull.explain.remedy_text import quoted, variable
 from allpull.schema.explained import Evidence

@@ -27,8 +27,8 @@ from __future__ import annotations
 
 from allpull.explain.candidate import Candidate, count
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.hosts.transports import SOCKET, Transports
 from allpull.explain.evidence.start import Start
-from allpull.explain.evidence.transports import SOCKET, Transports
 from allpull.explain.remedy import Action, environment, sentence
 from allpull.explain.remedy_text import quoted, variable
 from allpull.units import counted

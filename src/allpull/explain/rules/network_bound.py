@@ -49,7 +49,7 @@ from allpull.explain.evidence.host_overhead import (
     hosts_s,
     on_faster,
 )
-from allpull.explain.evidence.network import LEAST
+from allpull.explain.evidence.hosts.network import LEAST
 from allpull.explain.remedy import Action, joined, program, sentence, within
 from allpull.explain.remedy_text import CAP_MIB, TOPOLOGY, bucket_size, fast_interface, option_or
 from allpull.explain.rules.slow_link import SOURCE, gradient_evidence

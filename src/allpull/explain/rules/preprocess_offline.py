@@ -23,9 +23,9 @@ from __future__ import annotations
 from functools import partial
 
 from allpull.explain.candidate import Candidate
-from allpull.explain.evidence.deliveries import LEAST
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.loader import behind_others, common_input, has_no_cpu_left, without_common_input
+from allpull.explain.evidence.loading.deliveries import LEAST
 from allpull.explain.remedy import sentence, within
 from allpull.explain.remedy_text import cpus_for_workers
 from allpull.explain.rules.input_bound import loader_evidence, waiting, waits

@@ -51,16 +51,16 @@ from numpy.typing import NDArray
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal, as_recorded, count, seconds, share
-from allpull.explain.evidence.batch_work import batch_work
-from allpull.explain.evidence.cpu_waiting import COMPUTING, all_wait, held_up, per_step
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.jitter import LEAST_RANKS, Jitter, jitter
+from allpull.explain.evidence.late.batch_work import batch_work
+from allpull.explain.evidence.late.cpu_waiting import COMPUTING, all_wait, held_up, per_step
+from allpull.explain.evidence.late.jitter import LEAST_RANKS, Jitter, jitter
+from allpull.explain.evidence.late.outliers import mean_interval, regular_pauses
+from allpull.explain.evidence.late.pacing import at_own_pace, paced_ranks
+from allpull.explain.evidence.late.single_delays import LEAST_RANKS as LEAST_TO_COMPARE
+from allpull.explain.evidence.late.single_delays import are_single, without_delays
+from allpull.explain.evidence.late.stalls import COLLECTION, explained_shares
 from allpull.explain.evidence.loader import common_input
-from allpull.explain.evidence.outliers import mean_interval, regular_pauses
-from allpull.explain.evidence.pacing import at_own_pace, paced_ranks
-from allpull.explain.evidence.single_delays import LEAST_RANKS as LEAST_TO_COMPARE
-from allpull.explain.evidence.single_delays import are_single, without_delays
-from allpull.explain.evidence.stalls import COLLECTION, explained_shares
 from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, joined, program, sentence
 from allpull.explain.remedy_text import WHERE, exclusive, own_cores

@@ -30,7 +30,7 @@ import numpy as np
 from allpull.explain.candidate import Candidate, count, rate, seconds, size
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import host_evidence, on_faster
-from allpull.explain.evidence.network import Network
+from allpull.explain.evidence.hosts.network import Network
 from allpull.explain.remedy import sentence, shell
 from allpull.explain.remedy_text import leave_out, quoted
 from allpull.schema.explained import Evidence

@@ -35,10 +35,8 @@ from __future__ import annotations
 from functools import partial
 
 from allpull.explain.candidate import Candidate, count, seconds
-from allpull.explain.evidence.deliveries import ALONE
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.file_access import LEAST_BYTES_PER_S
-from allpull.explain.evidence.grouping import Group, groups, named
+from allpull.explain.evidence.late.grouping import Group, groups, named
 from allpull.explain.evidence.loader import (
     MADE,
     TIMED,
@@ -49,6 +47,8 @@ from allpull.explain.evidence.loader import (
     slowest_worker,
     workers_now,
 )
+from allpull.explain.evidence.loading.deliveries import ALONE
+from allpull.explain.evidence.loading.file_access import LEAST_BYTES_PER_S
 from allpull.explain.remedy import Action, program, sentence, shell
 from allpull.explain.remedy_text import DIVIDED, quoted, workers
 from allpull.explain.rules.slow_rank import waiting_evidence

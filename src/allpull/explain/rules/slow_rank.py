@@ -60,8 +60,9 @@ import numpy as np
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal, as_recorded, count, seconds, share
-from allpull.explain.evidence.binding import fewer_cpus
-from allpull.explain.evidence.cpu_waiting import (
+from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.hosts.binding import fewer_cpus
+from allpull.explain.evidence.late.cpu_waiting import (
     COMPUTING,
     is_known_per_step,
     is_work,
@@ -70,11 +71,10 @@ from allpull.explain.evidence.cpu_waiting import (
     shortened,
     slept_s,
 )
-from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.grouping import Group, groups, named
+from allpull.explain.evidence.late.grouping import Group, groups, named
+from allpull.explain.evidence.late.lateness import BY_SAMPLE, sample_shares
+from allpull.explain.evidence.late.outliers import Outlier
 from allpull.explain.evidence.late_phases import excess_by_phase, in_each_step, in_pauses
-from allpull.explain.evidence.lateness import BY_SAMPLE, sample_shares
-from allpull.explain.evidence.outliers import Outlier
 from allpull.explain.rank_remedy import BETWEEN, Does, of_many, of_one
 from allpull.explain.remedy import joined, program, sentence
 from allpull.explain.remedy_text import WHERE

@@ -35,9 +35,9 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, seconds, share
-from allpull.explain.evidence.batch_work import batch_work
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.outliers import mean_interval
+from allpull.explain.evidence.late.batch_work import batch_work
+from allpull.explain.evidence.late.outliers import mean_interval
 from allpull.explain.remedy import sentence
 from allpull.replay.whatif.work import shortened_by_step
 from allpull.replay.window import Window

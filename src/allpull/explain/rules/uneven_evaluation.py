@@ -30,9 +30,9 @@ from functools import partial
 import numpy as np
 
 from allpull.explain.candidate import Candidate, count, seconds
-from allpull.explain.evidence.cpu_waiting import all_wait
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.grouping import named
+from allpull.explain.evidence.late.cpu_waiting import all_wait
+from allpull.explain.evidence.late.grouping import named
 from allpull.explain.remedy import joined, program, sentence, within
 from allpull.explain.remedy_text import option_or
 from allpull.replay.useful import evaluated_by_all, useful

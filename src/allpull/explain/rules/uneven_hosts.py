@@ -23,8 +23,8 @@ from __future__ import annotations
 from functools import partial
 
 from allpull.explain.candidate import Candidate, seconds
-from allpull.explain.evidence.cpu_waiting import COMPUTING
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.late.cpu_waiting import COMPUTING
 from allpull.explain.remedy import sentence, within
 from allpull.explain.remedy_text import clocks, equal_hosts, leave_out, quoted
 from allpull.replay.whatif.balanced import like_median

@@ -30,9 +30,9 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, seconds, share
-from allpull.explain.evidence.cpu_waiting import per_step
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.lateness import BY_SAMPLE, Uneven, sample_shares
+from allpull.explain.evidence.late.cpu_waiting import per_step
+from allpull.explain.evidence.late.lateness import BY_SAMPLE, Uneven, sample_shares
 from allpull.explain.remedy import program, sentence
 from allpull.explain.remedy_text import option_or
 from allpull.explain.rules.slow_rank import waiting_evidence

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from allpull.explain.evidence.transports import transports_of
+from allpull.explain.evidence.hosts.transports import transports_of
 from allpull.observe.hooks.torch.nccl_log import MOST_LINES, log_path, transport_lines
 from allpull.rundir.read.nccl_log import parse_transports, read_transports
 from allpull.rundir.read.run import read_run

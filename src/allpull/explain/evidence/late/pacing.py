@@ -6,7 +6,7 @@ import numpy as np
 
 from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Removal
-from allpull.explain.evidence.outliers import outliers
+from allpull.explain.evidence.late.outliers import outliers
 from allpull.replay.useful import COMPUTE
 from allpull.replay.whatif.work import compute_s, lower_median, paced_share, shortened_by_step
 from allpull.replay.window import Bools, Window

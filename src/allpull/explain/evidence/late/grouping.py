@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
-from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.outliers import Outlier
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.late.outliers import Outlier
 from allpull.schema.results import Interval
 from allpull.units import show_time
 

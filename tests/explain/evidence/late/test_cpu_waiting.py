@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.explain.made import STEPS, found, hosts_of, job, rules
 
-from allpull.explain.evidence.lateness import late_ranks
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.late.lateness import late_ranks
 from allpull.replay.engine import replay
 from allpull.replay.window import Window
 

@@ -10,8 +10,8 @@ import pytest
 from tests.explain.made import STEPS, found, job
 from tests.replay.windows import late
 
-from allpull.explain.evidence.loader_pace import keeps_workers, loader_pace, worker_counts
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.loading.loader_pace import keeps_workers, loader_pace, worker_counts
 from allpull.rundir.read.events import EventLog
 from allpull.rundir.read.run import RunData
 from allpull.schema.events import EpochMark, LoaderWork

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from allpull.explain.evidence.jitter import expected_largest, jitter
+from allpull.explain.evidence.late.jitter import expected_largest, jitter
 
 
 @pytest.mark.parametrize("ranks", [4, 8, 64, 1024])

@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 from tests.explain.made import hosts_of
 
-from allpull.explain.evidence.machine import Connection, Machine, machine_of
+from allpull.explain.evidence.hosts.machine import Connection, Machine, machine_of
 from allpull.rundir.read.counters import COUNTERS_SCHEMA, GPUS_SCHEMA, LINKS_SCHEMA, PINGS_SCHEMA
 from allpull.rundir.read.run import RunData, read_run
 from allpull.rundir.read.steps import SCHEMA
@@ -20,7 +20,7 @@ S = 10**9
 
 def run(tmp_path, *, counters=(), links=(), pings=(), offset_ns: int = 7 * 10**12) -> RunData:
     """A run of two ranks on two hosts, ten steps of 1 s from 10 s on; the clock of the second host is ahead."""
-    kept = read_run(Path(__file__).resolve().parents[2] / "runs" / "v1.1")
+    kept = read_run(Path(__file__).resolve().parents[3] / "runs" / "v1.1")
     steps = pl.DataFrame(
         [
             {"rank": rank, "step": step, "epoch": 0, "begin_ns": rank * offset_ns + (10 + step) * S,

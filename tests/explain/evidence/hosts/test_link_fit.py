@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.explain.made import STEPS, job
 from tests.replay.windows import anything, late
 
-from allpull.explain.evidence.cpu_waiting import COMPUTING
-from allpull.explain.evidence.link_fit import with_links
+from allpull.explain.evidence.hosts.link_fit import with_links
+from allpull.explain.evidence.late.cpu_waiting import COMPUTING
 from allpull.replay.engine import replay
 from allpull.replay.whatif.balanced import like_median
 

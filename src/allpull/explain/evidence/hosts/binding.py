@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from allpull.explain.candidate import count
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
 from allpull.schema.explained import Evidence
 
 AFFINITY = "affinity of the ranks"

@@ -44,7 +44,7 @@ from allpull.analyse.course import course, when_there
 from allpull.analyse.statistics import MIN_BLOCKS, MIN_POINTS, ratio_interval, steps_per_draw
 from allpull.analyse.steps.grid import Floats
 from allpull.analyse.student_t import quantile
-from allpull.explain.evidence.jitter import QUARTILE_SD
+from allpull.explain.evidence.late.jitter import QUARTILE_SD
 from allpull.replay.leave_one_out import beyond_others
 from allpull.replay.spread import ratio
 from allpull.replay.window import Bools

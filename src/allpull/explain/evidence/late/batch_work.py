@@ -9,8 +9,8 @@ import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_work, per_step
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.late.cpu_waiting import COMPUTING, held_up, is_work, per_step
 from allpull.replay.window import Bools, Window
 
 VARY = 0.05  # of the mean size: batches of one size, but for the last of an epoch, vary less

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from allpull.explain.evidence.machine import Connection, Machine
+from allpull.explain.evidence.hosts.machine import Connection, Machine
 from allpull.replay.window import Window
 
 APART = 2.0  # ratio of the slowest fast connection to the fastest slow one: rates of equal links differ by half of that

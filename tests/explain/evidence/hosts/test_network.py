@@ -8,8 +8,8 @@ import pytest
 from tests.explain.made import hosts_of, ring
 from tests.replay.windows import window
 
-from allpull.explain.evidence.machine import Connection, Machine
-from allpull.explain.evidence.network import network_of
+from allpull.explain.evidence.hosts.machine import Connection, Machine
+from allpull.explain.evidence.hosts.network import network_of
 
 
 def seen(hosts: int, rates: dict[tuple[int, int], float] | None = None):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.replay.windows import late, rotating
 
-from allpull.explain.evidence.outliers import _late_for_a_while, is_correlated, outliers, without_pauses
+from allpull.explain.evidence.late.outliers import _late_for_a_while, is_correlated, outliers, without_pauses
 from allpull.replay.leave_one_out import beyond_others
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -20,9 +20,9 @@ import numpy as np
 
 from allpull.analyse.statistics import MIN_POINTS
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.evidence.loader_pace import LoaderPace
-from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.outliers import Outlier, mean_interval
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.late.outliers import Outlier, mean_interval
+from allpull.explain.evidence.loading.loader_pace import LoaderPace
 from allpull.explain.evidence.start import Start
 from allpull.replay.engine import fetch_work_s, moments, replay, total_work_s
 from allpull.replay.leave_one_out import beyond_others

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from allpull.explain.evidence.single_delays import are_single
+from allpull.explain.evidence.late.single_delays import are_single
 
 STEPS = 35
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.evidence.outliers import Outlier, mean_interval, outliers
+from allpull.explain.evidence.late.outliers import Outlier, mean_interval, outliers
 from allpull.replay.leave_one_out import beyond_others
 from allpull.rundir.read.run import RunData
 from allpull.units import NS_PER_S

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.evidence.machine import Machine
+from allpull.explain.evidence.hosts.machine import Machine
 from allpull.replay.whatif.work import lower_median, shortened_by_step
 from allpull.replay.window import Window
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.explain.made import STEPS, found, hosts_of, job
 from tests.replay.windows import late, relabelled
 
-from allpull.explain.evidence.grouping import MANY, groups, named
-from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.outliers import Outlier
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.late.grouping import MANY, groups, named
+from allpull.explain.evidence.late.outliers import Outlier
 from allpull.schema.results import Interval
 
 

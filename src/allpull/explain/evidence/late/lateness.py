@@ -23,13 +23,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from allpull.analyse.steps.grid import Floats
-from allpull.explain.evidence.batch_work import batch_work
-from allpull.explain.evidence.cpu_waiting import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
-from allpull.explain.evidence.machine import Machine
-from allpull.explain.evidence.meetings import before_meetings
-from allpull.explain.evidence.outliers import Outlier, is_correlated, mean_interval, outliers, without_pauses
-from allpull.explain.evidence.pacing import for_host_s, may_be_starved, not_only_paced
-from allpull.explain.evidence.stalls import HeldUp, Stalls, held_up_alone
+from allpull.explain.evidence.hosts.machine import Machine
+from allpull.explain.evidence.late.batch_work import batch_work
+from allpull.explain.evidence.late.cpu_waiting import COMPUTING, held_up, is_crowded, is_work, per_step, surely_held_up
+from allpull.explain.evidence.late.meetings import before_meetings
+from allpull.explain.evidence.late.outliers import Outlier, is_correlated, mean_interval, outliers, without_pauses
+from allpull.explain.evidence.late.pacing import for_host_s, may_be_starved, not_only_paced
+from allpull.explain.evidence.late.stalls import HeldUp, Stalls, held_up_alone
 from allpull.replay.blame import Blame
 from allpull.replay.leave_one_out import beyond_others
 from allpull.replay.whatif.work import lower_median

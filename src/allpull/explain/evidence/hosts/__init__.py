@@ -1,0 +1,1 @@
+"""What the hosts of a run are, and how the network between them behaved."""

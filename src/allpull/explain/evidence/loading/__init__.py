@@ -1,0 +1,1 @@
+"""How fast loaders make batches, and what they read."""
