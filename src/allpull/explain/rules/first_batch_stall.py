@@ -29,10 +29,12 @@ from functools import partial
 
 import numpy as np
 
+from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, count, seconds
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.remedy import Action, program, sentence, shell, starter
 from allpull.replay.whatif.work import without_first_batches
+from allpull.replay.window import Bools
 from allpull.schema.gap import named_ranks
 from allpull.units import show_time
 
@@ -42,8 +44,6 @@ KEPT = sentence(
     "the workers are kept from one epoch to the next already, but begin each with an empty queue: let one pass go on "
     "across epochs, with a sampler that repeats the data set"
 )
-
-
 NO_WORKERS = sentence(
     "see what the loader does before its first batch, such as __iter__ of its sampler or of its data set (",
     shell("py-spy dump --pid PID"),
@@ -57,12 +57,13 @@ def find(facts: Facts) -> list[Candidate]:
     first = facts.first
     if not first.any() or first.all():
         return []
-    slowest = facts.window.per_step("input").max(axis=1)
+    waits_s = facts.window.per_step("input")
+    slowest = waits_s.max(axis=1)
     more_s = np.maximum(slowest[first] - float(np.median(slowest[~first])), 0.0)
     per_step_s = float(more_s.sum()) / first.size
     if per_step_s <= 0:
         return []
-    waiting = _waiting(facts)
+    waiting = _waiting(waits_s, first)
     return [
         Candidate(
             rule="first-batch-stall",
@@ -81,12 +82,14 @@ def find(facts: Facts) -> list[Candidate]:
     ]
 
 
-def _waiting(facts: Facts) -> tuple[int, ...]:
-    """The ranks that wait for first batches, where others wait less than half as long; empty: all do."""
-    waits_s = facts.window.per_step("input")
-    more_s = np.median(waits_s[facts.first], axis=0) - np.median(waits_s[~facts.first], axis=0)
+def _waiting(waits_s: Floats, first: Bools) -> tuple[int, ...]:
+    """The ranks that wait for ``first`` batches, (steps,), where others wait less than half as long; empty: all do.
+
+    ``waits_s``: (steps, ranks).
+    """
+    more_s = np.median(waits_s[first], axis=0) - np.median(waits_s[~first], axis=0)
     waiting = np.flatnonzero(more_s >= OF_SLOWEST * more_s.max())
-    return () if waiting.size == facts.window.ranks else tuple(waiting.tolist())
+    return () if waiting.size == more_s.size else tuple(waiting.tolist())
 
 
 def _keep_workers(facts: Facts) -> Action:

@@ -145,7 +145,8 @@ def _slow(facts: Facts) -> list[Candidate]:
     """The ranks whose own work is longer, whatever it is."""
     if not facts.late.slow:
         return []
-    excess = {pauses: excess_by_phase(facts, pauses=pauses) for pauses in (True, False)}
+    pausing = any(one.pauses for one in facts.late.slow)
+    excess = {pauses: excess_by_phase(facts, pauses=pauses) for pauses in {False, pausing}}
     more = _with_other_causes(facts)
     faults = sorted((fault for one in facts.late.slow for fault in one.faults), key=lambda one: -one.size.value)
 

@@ -13,6 +13,15 @@ pytestmark = [pytest.mark.torch, pytest.mark.slow]
 
 SAMPLES = [16, 16, 16, 16, 6]
 
+BY_GRAD = (
+    TRAINING
+    + """
+def by_grad(x, y):
+    parameters = list(model.parameters())
+    return parameters, torch.autograd.grad(nn.functional.cross_entropy(model(x), y), parameters)
+"""
+)
+
 
 def test_a_plain_loop_is_recorded_whole(watched: Watch) -> None:
     run = watched(TRAINING + LOOP)
@@ -54,12 +63,12 @@ for i, (x, y) in enumerate(loader):
 
 def test_gradients_without_a_backward_pass_are_of_the_batch_that_was_fetched(watched: Watch) -> None:
     run = watched(
-        TRAINING
+        BY_GRAD
         + """
 for epoch in range(6):
     for x, y in loader:
-        loss = nn.functional.cross_entropy(model(x), y)
-        for parameter, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+        parameters, gradients = by_grad(x, y)
+        for parameter, gradient in zip(parameters, gradients):
             parameter.grad = gradient
         optimizer.step()
 """
@@ -71,12 +80,12 @@ for epoch in range(6):
 
 def test_gradients_of_two_batches_without_a_backward_pass_have_no_samples(watched: Watch) -> None:
     run = watched(
-        TRAINING
+        BY_GRAD
         + """
 for epoch in range(2):
     for i, (x, y) in enumerate(loader):
-        loss = nn.functional.cross_entropy(model(x), y)
-        for parameter, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+        parameters, gradients = by_grad(x, y)
+        for parameter, gradient in zip(parameters, gradients):
             parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
         if i % 2:
             optimizer.step()
@@ -88,12 +97,12 @@ for epoch in range(2):
 
 def test_an_evaluation_after_gradients_without_a_backward_pass_takes_no_samples(watched: Watch) -> None:
     run = watched(
-        TRAINING
+        BY_GRAD
         + """
 for epoch in range(2):
     for i, (x, y) in enumerate(loader):
-        loss = nn.functional.cross_entropy(model(x), y)
-        for parameter, gradient in zip(model.parameters(), torch.autograd.grad(loss, list(model.parameters()))):
+        parameters, gradients = by_grad(x, y)
+        for parameter, gradient in zip(parameters, gradients):
             parameter.grad = gradient
         if i == 2:
             model.eval()

@@ -25,8 +25,8 @@ ways to choose four of 90 steps, 134 do. Where more than half of the ranks do, t
 The other tests leave such pauses out.
 
 Late for a while: a rank that is late in nine of ten steps from one change of its level to the next, or to the last
-step, at least ``LASTS`` of them, is no accident either. Labels that are shuffled tell nothing of so few steps of many,
-and the trimmed mean leaves them out.
+step, at least ``SHORTEST`` of them, is no accident either. Labels that are shuffled tell nothing of so few steps of
+many, and the trimmed mean leaves them out.
 
 Ranks that stand out are removed, and the others are tested again: what remains is the noise floor of the run.
 """
@@ -40,7 +40,7 @@ from math import comb
 
 import numpy as np
 
-from allpull.analyse.course import course, when_there
+from allpull.analyse.course import OVER, SHORTEST, course, when_there
 from allpull.analyse.statistics import MIN_BLOCKS, MIN_POINTS, ratio_interval, steps_per_draw
 from allpull.analyse.steps.grid import Floats
 from allpull.analyse.student_t import quantile
@@ -65,9 +65,7 @@ INDEPENDENT = 2.0  # steps that count as one draw, at most
 STEADY_SHARE = 0.5  # of its mean excess: a rank that is as often early as late has less
 PAUSE = 0.25  # of the work of a step: longer than any jitter
 PAUSE_SDS = 8.0  # and than its own steps vary by
-LASTS = 16  # steps in a row: a rank that is late in nearly all of them is slow for a while
-LASTING = 0.9  # of these steps
-OTHERWISE = 0.1  # of its excess in these steps: a rank that is later than that in the others is late in all
+LASTING = 0.9  # of the steps of a while, beyond the noise of the others
 MOST_OF_IT = 0.5  # of a rank's pauses, in time: one more that is an accident hides no others
 FEW_STALLS, STALLS = 2, 0.05  # steps, and share of them: what happens in more is no accident
 USUAL = 2.0  # times the excess of the last rank in the median step: beyond it is a stall
@@ -283,10 +281,10 @@ def _late_for_a_while(excess: Floats) -> dict[int, slice]:
     late = {}
     for rank in np.flatnonzero(_may_change(excess)).tolist():
         there = when_there(excess[:, rank])
-        if there is None or there.stop - there.start < LASTS:
+        if there is None or there.stop - there.start < SHORTEST:
             continue
         otherwise_s = np.delete(excess[:, rank], there)
-        if otherwise_s.mean() > OTHERWISE * excess[there, rank].mean():
+        if otherwise_s.mean() > OVER * excess[there, rank].mean():
             continue
         usual_s = float(np.median(otherwise_s))
         noise_s = DEVIATIONS * float(np.median(np.abs(otherwise_s - usual_s))) / QUARTILE_SD
@@ -296,15 +294,15 @@ def _late_for_a_while(excess: Floats) -> dict[int, slice]:
 
 
 def _may_change(excess: Floats) -> Bools:
-    """Which ranks, (ranks,), may be late for a while, by ``excess`` (steps, ranks): ``LASTS`` steps differ from others.
+    """Which ranks, (ranks,), may be late for a while, by ``excess`` (steps, ranks): it saves the search for the others.
 
-    By far less than a rank that is, and by more than most others: it saves the search. Noise is what differs from one
-    step to the next, so that no change of level is part of it.
+    ``SHORTEST`` steps differ from as many others, by far less than those of a rank that is late so, and by more than
+    those of most others. Noise is what differs from one step to the next: no change of level is part of it.
     """
-    if len(excess) <= LASTS:
+    if len(excess) <= SHORTEST:
         return np.zeros(excess.shape[1], dtype=np.bool_)
     sums = np.cumsum(np.vstack([np.zeros(excess.shape[1]), excess]), axis=0)
-    means = (sums[LASTS:] - sums[:-LASTS]) / LASTS
+    means = (sums[SHORTEST:] - sums[:-SHORTEST]) / SHORTEST
     noise_s = np.median(np.abs(np.diff(excess, axis=0)), axis=0) / (QUARTILE_SD * math.sqrt(2))
     may: Bools = (np.ptp(means, axis=0) >= DEVIATIONS / 2 * noise_s) & (means.max(axis=0) > 0)
     return may
