@@ -23,7 +23,8 @@ What to do
 
 When it is wrong
     Grouping by length changes the order of samples: shuffle groups and within groups. The cost of attention grows
-    faster than the number of elements, and then this price is a little low.
+    faster than the number of elements, and then this price is a little low. Ranks that share the CPUs of one machine
+    exchange more slowly once they arrive together: two ranks on two CPUs gained 1.05 where 1.11 was said.
 """
 
 from __future__ import annotations
