@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from tests.oracle.conftest import Judge
 from tests.oracle.judged import assert_priced
@@ -124,6 +126,27 @@ def test_two_ranks_late_in_different_phases_before_one_meeting(judge: Judge, ran
     for rank, alone in ((0, one), (1, other)):
         judged = judge(alone, healthy)  # the other was mended first
         assert_priced(judge(both).finding("slow-rank", ranks=[rank]), judged.truth, 0.03)
+
+
+@pytest.mark.parametrize(("backward_s", "is_named"), [(0.025, False), (0.012, True)])
+def test_one_of_two_ranks_takes_longer_in_forward_and_the_other_in_backward(
+    judge: Judge, backward_s: float, is_named: bool
+) -> None:
+    """They could also end forward at different places of the program: a note says what it is if they do not."""
+    healthy = even(ranks=2, jitter=0.01)
+    forward = healthy.later("forward", 0.025, rank=0)
+    judged = judge(forward.later("backward", backward_s, rank=1), healthy)
+    assert [one.ranks for one in judged.priced if one.rule == "slow-rank"] == [[0]] * is_named, judged.said()
+    told = re.search(r"longer than rank 1 in forward, .* saves up to ([\d.]+) ms", judged.notes())
+    assert told is not None, judged.notes()
+    assert float(told[1]) == pytest.approx(backward_s * 1e3, rel=0.03)
+    assert "longer in backward" not in judge(forward).notes()
+    assert "longer in backward" not in judge(healthy).notes()
+
+
+def test_two_passes_that_wait_for_a_cpu_by_as_much_are_no_faults_of_ranks(judge: Judge) -> None:
+    waiting = even(ranks=2, jitter=0.01).later("forward", 0.025, rank=0).later("backward", 0.025, rank=1)
+    assert "longer in backward" not in judge(waiting, None, Recording(queued_s=(0.025, 0.025))).notes()
 
 
 @pytest.mark.parametrize("ranks", [2, 3])

@@ -33,6 +33,7 @@ from allpull.explain.evidence.late.stalls import stalls_of
 from allpull.explain.evidence.loading.file_access import file_access
 from allpull.explain.evidence.loading.loader_pace import keeps_workers, loader_pace, worker_counts
 from allpull.explain.evidence.lone_delays import lone_delays
+from allpull.explain.evidence.opposed_passes import opposed_passes
 from allpull.explain.evidence.start import start_of
 from allpull.explain.evidence.step_counts import reducing_steps
 from allpull.explain.findings import Findings, advice, findings
@@ -84,7 +85,7 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
     other_runs = [one for data, other in compared if (one := other_run(data, other)) is not None]
     facts = _facts(aligned, window, machine=machine, network=network, charged=charged, other_runs=other_runs)
     grown = tree(facts.window, against)
-    answers, lone = _answered(replace(facts, simulation_error=grown.simulation_error or 0.0))
+    answers, unsure = _answered(replace(facts, simulation_error=grown.simulation_error or 0.0))
     result = ExplainResult(
         schema=tag("explain"),
         run=run.record.id,
@@ -101,10 +102,10 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         phases=_phases(window, charged),
         waiting=waiting(window, charged),
         findings=list(answers.findings),
-        healthy=_healthy(grown.efficiency, facts, answers, is_sure=not (answers.undecided or lone)),
+        healthy=_healthy(grown.efficiency, facts, answers, is_sure=not (answers.undecided or unsure)),
         notes=_begun(
             *_about(facts, grown, comm_hooks(run)),
-            *([] if facts.is_too_short else [*_without_a_reason(grown, answers), *lone]),
+            *([] if facts.is_too_short else [*_without_a_reason(grown, answers), *unsure]),
             *answers.notes,
             *_not_compared(references, compared),
             *texts([*window.gaps, *aligned.buckets.gaps, *_of_training(aligned), *run.gaps]),
@@ -149,9 +150,10 @@ def _facts(
 
 
 def _answered(facts: Facts) -> tuple[Findings, list[str]]:
-    """The findings, and what one rank cost too seldom to be one."""
+    """The findings, and notes on what may cost much and is none."""
     answers = findings(facts)
-    return answers, lone_delays(facts, {rank for one in answers.findings for rank in one.ranks})
+    lone = lone_delays(facts, {rank for one in answers.findings for rank in one.ranks})
+    return answers, [*lone, *opposed_passes(facts)]
 
 
 def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:
