@@ -19,6 +19,7 @@ _BINARY = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _TIME_S = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
 _QUANTITY = re.compile(r"\s*([-+]?[0-9]*\.?[0-9]+(?:[eE][-+]?[0-9]+)?)\s*([A-Za-zµ/]*)\s*")
 _TIME_STEPS = ((1e-6, 1e9, "ns"), (1e-3, 1e6, "µs"), (1.0, 1e3, "ms"))
+LEAST_S = 1e-12
 _BYTE_STEPS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
@@ -93,20 +94,20 @@ def _split(text: str, kind: str, example: str) -> tuple[float, str]:
 
 
 def show_time(time_s: float) -> str:
-    """Seconds for people, three significant digits.
+    """Seconds for people, three significant digits; less than a picosecond is 0.
 
     >>> show_time(0.0401), show_time(75.2), show_time(2.5e-6), show_time(7330), show_time(0.9999)
     ('40.1 ms', '75.2 s', '2.5 µs', '2 h 02 min', '1 s')
+    >>> show_time(0.0009999), show_time(1e-17)
+    ('1 ms', '0 s')
     """
-    size = abs(time_s)
-    if size >= 100:
+    if abs(time_s) >= 100:
         return _show_long(time_s)
-    if size == 0 or float(f"{size:.3g}") >= 1:
-        return f"{time_s:.3g} s"
+    rounded = float(f"{time_s:.3g}") if abs(time_s) >= LEAST_S else 0.0
     for bound, scale, unit in _TIME_STEPS:
-        if size < bound:
-            return f"{time_s * scale:.3g} {unit}"
-    raise AssertionError(time_s)
+        if 0 < abs(rounded) < bound:
+            return f"{rounded * scale:.3g} {unit}"
+    return f"{rounded:.3g} s"
 
 
 def _show_long(time_s: float) -> str:

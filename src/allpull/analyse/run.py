@@ -26,6 +26,7 @@ from allpull.analyse.replicas import gaps_of_replicas, replicas
 from allpull.analyse.same_samples import gaps_of_same_samples
 from allpull.analyse.statistics import evenly
 from allpull.analyse.steps import throughput
+from allpull.analyse.steps.device import on_device
 from allpull.analyse.steps.grid import arrange, walls
 from allpull.analyse.steps.pauses import pauses, some_rank_goes_on, waits
 from allpull.analyse.steps.steady import NOT_ON_ALL_RANKS, SteadySteps
@@ -88,7 +89,7 @@ def metrics(aligned: AlignedRun, accuracy: float | None = None) -> RunMetrics:
         observed=observed(run, numbers),
         collectives=_collectives(aligned, numbers),
         pauses=_pauses(aligned),
-        buckets=summary(windows, run.steps) if windows.read else None,
+        buckets=summary(windows, on_device(run.steps, run.events)) if windows.read else None,
         precision=precision(run),
         **of_steps,
         **_times(aligned, epochs, wanted_accuracy(aligned) if accuracy is None else accuracy),

@@ -6,7 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -19,9 +19,10 @@ from allpull.schema.gap import named_ranks
 from allpull.traces.kineto import MAX_RANKS
 from allpull.units import counted
 
+MAX_ALIKE = 100  # files with one number that are compared with each other
 FAR_APART_NS = 600_000_000_000  # host clocks in one job differ by seconds at worst; ten minutes mean another run
 
-_RANK_IN_NAME = re.compile(r"(?:rank|worker|device|gpu|trace)[-_. ]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_RANK_IN_NAME = re.compile(r"(?:rank|worker|device|gpu|trace)[-_. ]?(\d{1,6})(?!\d|-\d\d-\d\d)", re.IGNORECASE)
 _LAST_NUMBER = re.compile(r"(\d{1,6})(?:\.[A-Za-z.]+)?$")
 
 
@@ -124,6 +125,7 @@ def rank_in_name(name: str) -> int | None:
 
     >>> rank_in_name("rank-3.json.gz"), rank_in_name("nccl_trace_rank_12"), rank_in_name("host_4711.pt.trace.json")
     (3, 12, None)
+    >>> rank_in_name("trace_2026-11-29_10.json")  # a date
     """
     numbers = _RANK_IN_NAME.findall(name)
     return int(numbers[-1]) if numbers else None
@@ -132,16 +134,17 @@ def rank_in_name(name: str) -> int | None:
 def _by_rank(parts: Sequence[Part], gaps: list[str]) -> dict[int, list[Part]]:
     """Parts by the rank stated in the file or in its name; parts without one get the free numbers in order."""
     by_rank: dict[int, list[Part]] = defaultdict(list)
+    named: list[Part] = []
     unknown: list[Part] = []
     for part in parts:
-        rank = part.rank if part.rank is not None else rank_in_name(part.source.path.name)
-        if rank is None and part.is_dump:
-            last = _LAST_NUMBER.search(part.source.path.name)
-            rank = int(last.group(1)) if last else None
-        if rank is None:
+        if part.rank is not None:
+            by_rank[part.rank].append(part)
+        elif _named(part) is None:
             unknown.append(part)
         else:
-            by_rank[rank].append(part)
+            named.append(part)
+    for part, rank in zip(named, _ranks_by_name(named, gaps), strict=True):
+        by_rank[rank].append(part)
     free = iter(number for number in range(len(parts) + len(by_rank)) if number not in by_rank)
     for part, number in zip(unknown, list(free), strict=False):
         by_rank[number].append(part)
@@ -151,10 +154,56 @@ def _by_rank(parts: Sequence[Part], gaps: list[str]) -> dict[int, list[Part]]:
     return by_rank
 
 
+def _named(part: Part) -> int | None:
+    """The number in the name of its file."""
+    rank = rank_in_name(part.source.path.name)
+    if rank is None and part.is_dump:
+        last = _LAST_NUMBER.search(part.source.path.name)
+        rank = int(last.group(1)) if last else None
+    return rank
+
+
+def _ranks_by_name(parts: Sequence[Part], gaps: list[str]) -> list[int]:
+    """The ranks of ``parts``, all of which have a number in their names: that, unless it cannot be their rank.
+
+    Two processes that ran at the same time have one number each: it is that of a rank on its host. Where as many are
+    numbered from 1 as the job has ranks, they are counted from there.
+    """
+    numbers = [number for part in parts if (number := _named(part)) is not None]
+    alike: dict[int, list[Part]] = defaultdict(list)
+    for part, number in zip(parts, numbers, strict=True):
+        alike[number].append(part)
+    if any(_at_once(one, other) for those in alike.values() for one, other in combinations(those[:MAX_ALIKE], 2)):
+        places = [(_without_number(part), number) for part, number in zip(parts, numbers, strict=True)]
+        order = {place: rank for rank, place in enumerate(sorted(set(places)))}
+        gaps.append(
+            f"files of processes that ran at once have one number ({parts[0].source.shown}): taken for the number on "
+            "each host, and ranks counted in the order of folders and names"
+        )
+        return [order[place] for place in places]
+    size = max((part.stated_ranks for part in parts), default=0)
+    if numbers and size and set(numbers) == set(range(1, size + 1)):
+        gaps.append(f"the names of the files count ranks from 1 to {size:,}: rank 1 becomes 0")
+        return [number - 1 for number in numbers]
+    return numbers
+
+
+def _at_once(one: Part, other: Part) -> bool:
+    """Whether two traces are of different processes that ran at the same time."""
+    if one.is_dump or other.is_dump or not one.steps or not other.steps or one.pid in (None, other.pid):
+        return False
+    return one.steps[0].begin_ns < other.steps[-1].end_ns and other.steps[0].begin_ns < one.steps[-1].end_ns
+
+
+def _without_number(part: Part) -> str:
+    """The path of its file without the number that its name has for a rank."""
+    return str(part.source.path.parent / _RANK_IN_NAME.sub("", part.source.path.name))
+
+
 def _size(by_rank: Mapping[int, Sequence[Part]], gaps: list[str]) -> int:
     """The world size: as the traces state, and at least as large as the ranks present require."""
     parts = [part for its in by_rank.values() for part in its]
-    size = max((part.ranks for part in parts if part.ranks), default=0)
+    size = max((part.stated_ranks for part in parts), default=0)
     if not size and len(by_rank) == 1 and any(part.calls for part in parts):
         gaps.append(
             "the traces do not state the world size: because there are collectives, at least one more rank is assumed"

@@ -40,6 +40,11 @@ class Part:
     gaps: tuple[str, ...] = ()
 
     @property
+    def stated_ranks(self) -> int:
+        """How many ranks the job has, by itself or by its largest group; 0: unknown."""
+        return self.ranks or max((call.use.group_ranks for call in self.calls), default=0)
+
+    @property
     def is_dump(self) -> bool:
         """Whether it is a dump of the flight recorder."""
         return self.source.kind != "trace"
@@ -118,7 +123,7 @@ def _of_trace(source: Source, pattern: Sequence[Token] | None) -> Part:
         gaps.append(f"{source.shown}: it contains no torch.profiler event")
     return Part(
         source=source,
-        rank=trace.rank,
+        rank=trace.called_as if trace.rank is None else trace.rank,
         ranks=trace.ranks,
         host=trace.host,
         pid=trace.pid,

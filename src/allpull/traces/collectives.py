@@ -44,6 +44,22 @@ def executions(trace: Trace) -> Iterator[tuple[Op | None, Op | None]]:
     yield from ((None, run) for runs in free.values() for run in runs)
 
 
+def ready_ns(trace: Trace, op: Op | None, run: Op | None) -> int | None:
+    """When the data were ready: on a device, when the kernels launched before it had ended; on a host, at the call."""
+    if op is None:
+        return None if run is None else run.begin_ns
+    if run is None:
+        return None if trace.on_device else op.begin_ns
+    if not run.on_device:
+        return op.begin_ns
+    ended = trace.ended_of_launched_before(op.begin_ns)
+    if ended is None and not trace.computing.covers(
+        run.begin_ns
+    ):  # for example in a graph: it may have been queued since
+        ended = trace.computing.last_end_before(run.begin_ns)
+    return run.begin_ns if ended is None else min(ended, run.begin_ns)
+
+
 def with_facts(op: Op, other: Op) -> Op:
     """``op``, with the fields that only ``other`` has."""
     missing: dict[str, Any] = {

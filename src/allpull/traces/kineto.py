@@ -7,6 +7,7 @@ traces. Implausible events (negative durations, impossible times) are counted an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,8 @@ MAX_EVENTS = 50_000_000  # of one trace kept as columns, 24 bytes each
 MAX_KEPT = 500_000  # of one trace kept as records
 MAX_THREADS = 100_000
 MAX_RANKS = 1_000_000  # as in schema.run
+MAX_LIST = 100_000  # characters of a list of ranks
+RANKS = re.compile(r"\d{1,6}")
 MAX_NAME = 200  # characters of any name that is kept
 
 Number = int | float
@@ -153,6 +156,8 @@ class _Reader:
             if classify.ACCUMULATE in name:
                 trace.accumulating.add(begin, end, thread)
         elif name.startswith(("c10d::", classify.PARAMETERS)):
+            if trace.called_as is None:
+                trace.called_as = rank_in_call(arguments)
             self._keep(trace.queued, _described(name, arguments, begin, end, thread))
         elif name.startswith(classify.FINISHING):
             trace.finishing.add(begin, end, thread)
@@ -255,6 +260,21 @@ def _described(
         is_certain=isinstance(collective, str) or not name.startswith(classify.PARAMETERS),
         blocks=isinstance(inputs, list) and "False" in inputs,
     )
+
+
+def rank_in_call(arguments: Arguments) -> int | None:
+    """The rank that made a call: the entry at its place in the group of the group's ranks, which may be cut short.
+
+    >>> rank_in_call({"Rank": 1, "Process Group Ranks": "[2, 5]"}), rank_in_call({"Rank": 1})
+    (5, None)
+    >>> rank_in_call({"Rank": 40, "Process Group Ranks": "[0, 1, ...]", "Process Group Description": "default_pg"})
+    40
+    """
+    place, listed = _count(arguments.get("Rank"), least=0), arguments.get("Process Group Ranks")
+    if arguments.get("Process Group Description") == "default_pg":
+        return place
+    ranks = RANKS.findall(listed[:MAX_LIST]) if isinstance(listed, str) and "..." not in listed else []
+    return int(ranks[place]) if place is not None and place < len(ranks) else None
 
 
 def group_name(name: str, ranks: object) -> str:

@@ -96,10 +96,12 @@ class Trace:
     ``ops`` and ``autograd`` (tag: thread), ``accumulating`` and ``finishing`` (the same) are of the host; ``kernels``
     and ``copies`` (tag: correlation) of the device, and ``launches`` what issued them. ``forward_marks`` are begins of
     operations whose gradient was computed in the trace. ``strange`` counts events with impossible times;
-    ``fault`` says why reading stopped early; ``on_device`` whether an accelerator was profiled too.
+    ``fault`` says why reading stopped early; ``on_device`` whether an accelerator was profiled too. ``rank`` is what it
+    states of itself, and ``called_as`` what its collectives do.
     """
 
     rank: int | None = None
+    called_as: int | None = None
     ranks: int | None = None
     host: str | None = None
     pid: int | None = None

@@ -2,7 +2,8 @@
 
 Gloo: ``c10d::allreduce_`` on the program's thread begins when a bucket is queued, which is when its last gradient is
 there, and ``gloo:all_reduce`` on a worker thread is its execution, waiting for other ranks included. NCCL: the same
-operation queues it, and its kernel executes it. ``traces.collectives`` pairs the two. Kineto stamps the real-time
+operation queues it, maybe many steps ahead; it is ready when the device has finished what was launched before, and a
+kernel executes it. ``traces.collectives`` pairs the two. Kineto stamps the real-time
 clock; pairs of clock readings of the rank convert it to its monotonic one.
 """
 
@@ -23,7 +24,7 @@ from allpull.rundir.read.run import RunData
 from allpull.schema.events import TraceWindow
 from allpull.schema.gap import Gap
 from allpull.schema.results import BucketTime
-from allpull.traces.collectives import SLACK_NS, executions, with_facts
+from allpull.traces.collectives import SLACK_NS, executions, ready_ns, with_facts
 from allpull.traces.kineto import MAX_NS, read_window
 from allpull.traces.trace import Op, Trace
 from allpull.units import NS_PER_S
@@ -141,10 +142,10 @@ def _by_rank(table: pl.DataFrame, ranks: list[int]) -> dict[int, pl.DataFrame]:
 
 def _rows(log: EventLog, rank: int, steps: pl.DataFrame, reductions: list[_Queued]) -> Iterator[Row]:
     """Rows of ``SCHEMA`` of the ``steps`` of one window, in which ``reductions`` were queued, in order of time."""
-    ready = [one.ready_ns for one in reductions]
+    queued = [one.queued_ns for one in reductions]
     for step, begin_ns, end_ns, done_ns in steps.select("step", "begin_ns", "end_ns", "done_ns").iter_rows():
-        until_ns = end_ns if done_ns is None else done_ns
-        buckets = reductions[bisect_left(ready, begin_ns) : bisect_right(ready, until_ns)]
+        until_ns = end_ns if done_ns is None else min(end_ns, done_ns)  # a device may be done steps later
+        buckets = reductions[bisect_left(queued, begin_ns) : bisect_right(queued, until_ns)]
         known = bucket_sizes([log], step, len(buckets))
         for place, one in enumerate(buckets):
             size = one.size_bytes if one.size_bytes is not None or known is None else known[place]
@@ -153,29 +154,32 @@ def _rows(log: EventLog, rank: int, steps: pl.DataFrame, reductions: list[_Queue
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Queued:
-    """A collective that the program queued at ``ready_ns`` of the rank's monotonic clock; ``ran_ns``: begin and end."""
+    """A collective that the program queued, in ns of the rank's monotonic clock; ``ran_ns``: begin and end."""
 
     op: Op
+    queued_ns: int
     ready_ns: int
     ran_ns: tuple[int, int] | None
     size_bytes: int | None
 
 
 def _queued(trace: Trace, clock: _RealTime) -> list[_Queued]:
-    """What the program queued, by ``ready_ns``."""
+    """What the program queued, by ``queued_ns``."""
     queued = []
     for op, run in executions(trace):
-        ready_ns = clock.monotonic_ns(op.begin_ns) if op else MAX_NS
-        if op is None or abs(ready_ns) >= MAX_NS:
+        queued_ns = clock.monotonic_ns(op.begin_ns) if op else MAX_NS
+        if op is None or abs(queued_ns) >= MAX_NS:
             continue
+        waited_ns = max(0, (ready_ns(trace, op, run) or op.begin_ns) - op.begin_ns)
         ran_ns = None
         if run is not None:
             begin_ns = min(clock.monotonic_ns(run.begin_ns), MAX_NS)
             ran_ns = (begin_ns, begin_ns + run.end_ns - run.begin_ns)
         facts = op if run is None else with_facts(op, run)
         size = None if facts.elements is None or facts.item_bytes is None else facts.elements * facts.item_bytes
-        queued.append(_Queued(op=op, ready_ns=ready_ns, ran_ns=ran_ns, size_bytes=size))
-    return sorted(queued, key=lambda one: one.ready_ns)  # the two clocks may drift faster than time
+        ready = min(queued_ns + waited_ns, MAX_NS)
+        queued.append(_Queued(op=op, queued_ns=queued_ns, ready_ns=ready, ran_ns=ran_ns, size_bytes=size))
+    return sorted(queued, key=lambda one: one.queued_ns)  # the two clocks may drift faster than time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -209,7 +213,7 @@ class _RealTime:
 
 def _called(queued: Sequence[_Queued], calls: NDArray[np.int64]) -> list[bool]:
     """Whether the program itself called each queued operation, by its step records: the next one after a call."""
-    begins = np.array([one.ready_ns for one in queued], dtype=np.int64)
+    begins = np.array([one.queued_ns for one in queued], dtype=np.int64)
     is_called = np.zeros(begins.size, dtype=np.bool_)
     if begins.size and calls.size:
         near = calls[(calls > begins[0] - CALL_NS) & (calls < begins[-1] + CALL_NS)]

@@ -6,7 +6,9 @@ What it is
 How it is found
     By the phase `other`: what remains of a step without all known phases and collectives. Where a few steps hold nearly
     all of it, such as those in which epochs begin, the evidence names them. Ranks record how long Python collects
-    garbage and torch.compile compiles: if that covers half of it, the title names it.
+    garbage and torch.compile compiles: if that covers half of it, the title names it. Where accelerators compute, also
+    by the phase `host`, in which they are idle, if it lasts more than twice as long as hosts issue forward, backward
+    and optimizer.
 
 What it costs
     At most what the replay without it saves, as far as ranks have it in common, with its jitter: some of this work is
@@ -36,6 +38,7 @@ from numpy.typing import NDArray
 from allpull.analyse.steps.few_steps import in_few_steps
 from allpull.explain.candidate import Candidate, Removal, as_recorded, count, seconds, share
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.idle_device import hosts_do_other_work, idle_s, issued_s
 from allpull.explain.evidence.late.cpu_waiting import is_work
 from allpull.explain.evidence.late.stalls import COLLECTION, MOST, explained_shares
 from allpull.explain.remedy import joined
@@ -51,7 +54,35 @@ LEAST = 0.05  # of a step: any loop does some work between its phases
 
 
 def find(facts: Facts) -> list[Candidate]:
-    """The job, where all ranks spend time outside the known phases."""
+    """The job, where all ranks spend time outside the known phases, or their hosts do and devices are idle."""
+    return [*_in_other(facts), *_while_idle(facts)]
+
+
+def _while_idle(facts: Facts) -> list[Candidate]:
+    if not hosts_do_other_work(facts):
+        return []
+    empty_s, issuing_s = idle_s(facts), issued_s(facts) or 0.0
+    without = partial(without_common, phases=("host",), inside=())
+    return [
+        Candidate(
+            rule="between-phases",
+            kind="job",
+            title=f"Accelerators are idle for {show_time(empty_s)} per step, and their hosts issue work for only "
+            f"{show_time(issuing_s)}: they do something else between the phases",
+            remedy=mark_or_trace(facts.start),
+            evidence=(
+                seconds("device idle with nothing to wait for, on at least half of the ranks", empty_s, facts.span),
+                share("of the step", empty_s / facts.step_s, facts.span),
+                seconds("time in which hosts issue forward, backward and optimizer", issuing_s, facts.span),
+            ),
+            without=without,
+            bounds=(as_recorded, without),
+            least_share=LEAST,
+        )
+    ]
+
+
+def _in_other(facts: Facts) -> list[Candidate]:
     other_s = float(lower_median(facts.mean_s("other")))
     at_once_s = float(lower_median(per_round(facts.window, "other")).sum()) / max(1, facts.window.steps.size)
     in_turn = at_once_s < MOST * other_s  # then most of it is no jitter of what all do, and another finding

@@ -9,10 +9,14 @@ How it is found
     passes in forward, backward and optimizer while the host still issues them (`paced_ns`); nine tenths, where the
     device had waited for a batch before: it then begins together with its host, and its host may still be the faster.
     Fewer than half of the ranks suffice where the others wait for them and their hosts are as fast: once the hosts of
-    the others got ahead, while these evaluated, say, they stay ahead, and their devices find work already issued.
+    the others got ahead, while these evaluated, say, they stay ahead, and their devices find work already issued. Where
+    hosts issue forward, backward and optimizer for less than half of the time in which devices are idle, they do
+    something else for the rest of it, and that is `between-phases`.
 
 What it costs
-    The replay without it, as far as ranks have it in common: what one of them takes longer is `slow-rank`. A paced
+    The replay without it, as far as ranks have it in common: what one of them takes longer is `slow-rank`. Gradients
+    that were reduced while a device was idle between others are then exchanged in the open; where in forward and
+    backward it was idle is not recorded, so the interval reaches from all of it in backward to none there. A paced
     device may have worked at any time: the price is then that of all paced time, and an upper bound ("at most"). Where
     the driver was asked in which share of the time a kernel ran (`nvidia-smi` calls it utilisation), it is the rest of
     the time, and that in which gradients were exchanged, instead.
@@ -37,6 +41,7 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
 from allpull.explain.evidence.facts import Facts
+from allpull.explain.evidence.idle_device import LEAST, hosts_do_other_work, idle_s
 from allpull.explain.evidence.late.grouping import named
 from allpull.explain.evidence.late.pacing import pace_setters
 from allpull.explain.remedy import Action, program, sentence, starter
@@ -47,19 +52,23 @@ from allpull.units import show_time
 
 UNCOMPILED, COMPILED = ("train.compile", "reduce-overhead"), ("train.cuda_graph", "true")
 """Keys of allpull's own trainer and their values, by whether its model is compiled already."""
+WHERE_IDLE = (("forward", "backward"), ("backward",), ())
+"""The phases in which a device is idle before the gradients of a step are reduced: usually, at most, and at least."""
 HALF = 0.5  # of the ranks: as many or fewer are named
-LEAST = 0.05  # of a step: the best programs have some gaps between kernels
 
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where devices are idle, or compute no faster than their hosts issue."""
     window = facts.window
-    empty_s = float(lower_median(facts.mean_s("host")))
-    if empty_s >= LEAST * facts.step_s:
+    empty_s = idle_s(facts)
+    if empty_s:
+        if hosts_do_other_work(facts):
+            return []  # that is between the phases
         title = f"Accelerators are idle for {show_time(empty_s)} per step while their hosts issue work"
         what = "device idle while the host issues work, on at least half of the ranks"
-        certain = partial(without_common, phases=("host",))
-        return [_candidate(facts, title, seconds(what, empty_s, facts.span), certain)]
+        without, least, most = (partial(without_common, phases=("host",), inside=phases) for phases in WHERE_IDLE)
+        candidate = _candidate(facts, title, seconds(what, empty_s, facts.span), without)
+        return [replace(candidate, bounds=(least, most)) if _overlaps(window) else candidate]
     setters = pace_setters(window)
     if not setters.any() or window.paced_s is None:
         return []
@@ -103,6 +112,11 @@ def _candidate(facts: Facts, title: str, size: Evidence, without: Removal, *more
         without=without,
         least_share=LEAST,
     )
+
+
+def _overlaps(window: Window) -> bool:
+    """Whether gradients are reduced while others are still computed, or the device is idle between these."""
+    return window.reductions is not None and bool(window.reductions.lead_s.any())
 
 
 def _exchanged_s(window: Window) -> float:

@@ -86,6 +86,7 @@ from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
 from allpull.units import counted
 
+LAST = "collectives, of {:,}, at which it arrived last"
 SLEPT = "of that, time in which its process neither ran nor waited for a CPU, at least"
 MOSTLY = 0.5  # of the lateness: a rank that slept for that long does not compute longer
 RAN = 0.75  # of the lateness: a rank that ran so much longer computes longer; after sleep, too, it finds cold caches
@@ -346,13 +347,10 @@ def waiting_evidence(ranks: list[int], facts: Facts) -> tuple[Evidence, ...]:
     source = f"collectives of {facts.span}"
     if len(ranks) > 1:
         return (seconds("time that each other rank waited for them", caused_s, source),)
+    last = facts.blame.last[ranks[0]]
     return (
         seconds(f"time that each other rank waited for rank {ranks[0]}", caused_s, source),
-        count(
-            f"collectives, of {facts.blame.meetings:,}, at which it arrived last",
-            facts.blame.last[ranks[0]],
-            facts.span,
-        ),
+        *((count(LAST.format(facts.blame.meetings), last, facts.span),) if last else ()),  # 0: clocks did not tell
     )
 
 

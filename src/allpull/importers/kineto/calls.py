@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from allpull.traces.collectives import executions, with_facts
+from allpull.traces.collectives import executions, ready_ns, with_facts
 from allpull.traces.intervals import Stretches, of
 from allpull.traces.trace import Group, Op, Trace
 
@@ -80,7 +80,7 @@ def _call(trace: Trace, op: Op | None, run: Op | None) -> Call | None:
         seq=described.seq,
         called_ns=first.begin_ns,
         arrived_ns=run.begin_ns if run is not None and run.on_device else first.begin_ns,
-        ready_ns=_ready_ns(trace, op, run),
+        ready_ns=ready_ns(trace, op, run),
         ran_ns=ran,
         left_ns=None if wait is None else wait[1],
         blocked_ns=None if wait is None else wait[1] - wait[0],
@@ -105,22 +105,6 @@ def _of_gradients(trace: Trace, op: Op) -> bool:
     if trace.accumulates.covers(op.begin_ns):
         return True
     return trace.marked_backward.covers(op.begin_ns) and not trace.differentiates.covers(op.begin_ns)
-
-
-def _ready_ns(trace: Trace, op: Op | None, run: Op | None) -> int | None:
-    """When the data were ready: on a device, when the kernels launched before it had ended; on a host, at the call."""
-    if op is None:
-        return None if run is None else run.begin_ns
-    if run is None:
-        return None if trace.on_device else op.begin_ns
-    if not run.on_device:
-        return op.begin_ns
-    ended = trace.ended_of_launched_before(op.begin_ns)
-    if ended is None and not trace.computing.covers(
-        run.begin_ns
-    ):  # for example in a graph: it may have been queued since
-        ended = trace.computing.last_end_before(run.begin_ns)
-    return run.begin_ns if ended is None else min(ended, run.begin_ns)
 
 
 def _wait_of(trace: Trace, op: Op | None, run: Op) -> tuple[int, int] | None:

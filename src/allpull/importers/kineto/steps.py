@@ -59,7 +59,7 @@ def cut(trace: Trace, parts: Parts, calls: Sequence[Call], pattern: Sequence[Tok
     """
     steps_of_profiler = by_profiler(trace)
     if steps_of_profiler:
-        return Cuts(steps=steps_of_profiler, boundary="ProfilerStep")
+        return Cuts(steps=_ending_before_pauses(steps_of_profiler, parts), boundary="ProfilerStep")
     for ends, boundary in ((_optimized(parts), "optimizer.step"), ([one.end_ns for one in parts.passes], "backward")):
         steps = _ending_at(ends, _earliest(parts))
         if steps:
@@ -100,6 +100,23 @@ def by_profiler(trace: Trace) -> tuple[Cut, ...]:
             steps[-1] = replace(steps[-1], end_ns=one.begin_ns)
         steps.append(Cut(number=one.number, begin_ns=one.begin_ns, end_ns=one.end_ns))
     return tuple(steps[:MAX_STEPS])
+
+
+def _ending_before_pauses(steps: Sequence[Cut], parts: Parts) -> tuple[Cut, ...]:
+    """``steps`` without the evaluation or checkpoint at the end of one, with which the next one begins instead.
+
+    Programs call ``prof.step()`` before or after it; in a run directory it is before the batch of a step.
+    """
+    pauses, trains = parts.evaluation | parts.checkpoint, parts.optimizer | parts.backward | parts.forward
+    ended: list[Cut] = []
+    for place, one in enumerate(steps):
+        is_later = place > 0 and ended[-1].end_ns < steps[place - 1].end_ns
+        begin_ns = ended[-1].end_ns if is_later else one.begin_ns
+        trained_until_ns = trains.last_end_before(one.end_ns) or begin_ns
+        after = pauses.within(max(begin_ns, trained_until_ns), one.end_ns)
+        ends = bool(after) and trained_until_ns > one.begin_ns
+        ended.append(replace(one, begin_ns=begin_ns, end_ns=int(after.begin[0]) if ends else one.end_ns))
+    return tuple(ended)
 
 
 def pattern_of(calls: Sequence[Call]) -> tuple[Token, ...] | None:

@@ -37,10 +37,17 @@ def lower_median(seconds: Floats) -> Floats:
     return middle
 
 
-def without_common(window: Window, phases: Collection[str]) -> Window:
+def without_common(
+    window: Window, phases: Collection[str], inside: Collection[str] = ("forward", "backward")
+) -> Window:
     """The time that ranks have in common in ``phases`` is gone: in each round up to that of the lower median rank.
 
     What a rank takes beyond that stays: it makes the rank late, which is a separate loss.
+
+    A device that is left idle by its host (``host``) is so in forward and backward, too, where the gradients of its
+    first buckets are reduced meanwhile: without it they are ready that much less ahead of the last. Where in a step it
+    is idle is not recorded: ``inside`` are the phases among which that time is spread in proportion, before a
+    reduction.
     """
     work = dict(window.work)
     for name in phases:
@@ -49,7 +56,22 @@ def without_common(window: Window, phases: Collection[str]) -> Window:
             left_s = np.maximum(seconds - lower_median(seconds)[:, None], 0.0)
             left = np.divide(left_s, seconds, out=np.zeros_like(seconds), where=seconds > 0)
             work[name] = work[name] * left[window.round_of[window.step_of]]
-    return replace(window, work=work)
+    lane = window.reductions
+    if lane is not None and "host" in phases and "host" in work and window.on_device:
+        lane = replace(lane, lead_s=lane.lead_s * _denser(window, work["host"], inside)[:, None, :])
+    return replace(window, work=work, reductions=lane)
+
+
+def _denser(window: Window, left_s: Floats, inside: Collection[str]) -> Floats:
+    """By what the phases ``inside`` and idle time among them become shorter before each reduction, (reductions, ranks).
+
+    ``left_s`` (events, ranks): the idle time that stays.
+    """
+    reduces = window.kind == REDUCE
+    idle_s, left_s = window.work["host"][reduces], left_s[reduces]
+    busy_s = sum((window.work[name][reduces] for name in inside if name in window.work), start=np.zeros_like(idle_s))
+    denser: Floats = np.divide(busy_s + left_s, busy_s + idle_s, out=np.ones_like(idle_s), where=busy_s > 0)
+    return denser
 
 
 def per_round(window: Window, name: str) -> Floats:
