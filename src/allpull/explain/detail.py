@@ -39,8 +39,11 @@ def detail(result: ExplainResult, window: Window | None, blame: Blame | None) ->
 
 
 def waiting(window: Window, blame: Blame) -> Waiting | None:
-    """Which rank waited for which in ``window``, and for what phase; None where none did."""
-    if not blame.caused_s.any():
+    """Which rank waited for which in ``window``, and for what phase.
+
+    None where none did, and where all may have waited for a rank without records instead.
+    """
+    if not blame.caused_s.any() or not window.complete:
         return None
     steps = max(1, window.steps.size)
     caused_s = blame.caused_s / steps

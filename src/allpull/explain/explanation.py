@@ -254,6 +254,7 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings, *, 
     is_blind = floor_s is not None and floor_s > BLIND * facts.step_s
     is_blind |= facts.no_exchange is not None  # unrelated trainings are not one healthy training
     is_blind |= bool(same_samples.find(facts))  # all but one do what one does
+    is_blind |= not facts.window.complete  # a rank without records may be late
     is_blind |= facts.has_uneven_steps  # what the others wait meanwhile is in no step
     is_blind |= any(gap.kind == "earlier reductions" for gap in facts.window.gaps)
     grew = efficiency is not None and efficiency.computational is not None and efficiency.computational.value < SCALES

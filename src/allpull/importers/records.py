@@ -13,6 +13,8 @@ from allpull.importers.kineto.measure import Step
 from allpull.schema.base import tag
 from allpull.schema.steps import PHASES
 
+PAUSES = ("evaluation", "checkpoint")
+"""Phases that make a step unusual: it is tagged so."""
 LEAST_BUDGET = 1 << 20  # of a file, in bytes; readers allow twice what its header says
 
 Kinds = dict[tuple[Use, str | None], int]
@@ -74,6 +76,8 @@ def _step(number: int, step: Step, kinds: Kinds) -> dict[str, Any]:
     blocked_ns = step.device.get("collective_ns", step.spans_ns.get("collective_ns"))
     if blocked_ns is not None:
         record["collective_ns"] = blocked_ns
+    if tags := [name for name in PAUSES if step.spans_ns.get(f"{name}_ns") or step.device.get(f"{name}_ns")]:
+        record["tags"] = tags
     if step.passes is not None:
         record["backward_passes"] = step.passes
     if step.reduction is not None:

@@ -63,7 +63,7 @@ def larger_sizes(largest: int, whole: int) -> list[int]:
 def find(facts: Facts) -> list[Candidate]:
     """The job, where latency is most of the time of the buckets."""
     lane, each_s, round_trip_s = facts.window.reductions, bucket_latency_s(facts), facts.machine.round_trip_s
-    if lane is None or each_s is None or round_trip_s is None:
+    if lane is None or each_s is None or round_trip_s is None or not facts.window.complete:
         return []
     if facts.window.level != "bucket" or not lane.seconds.size or lane.size_bytes is None or lane.size_bytes.sum() <= 0:
         return []

@@ -9,7 +9,8 @@ How it is found
     most of that time. Within one host whose CPUs compute, the blocked time has to be a quarter of a step; where ranks
     there wait for a CPU and exchange less than 50 MB/s, it is not memory that limits them but `cpu-contention`. No host
     and no group of hosts stands out; those are `slow-link` and `shared-uplink`. Where connections were observed and are
-    idle meanwhile, the network does not take the time, and this rule reports nothing.
+    idle meanwhile, the network does not take the time, and this rule reports nothing; nor does it where some rank left
+    no records, for which the others may have waited.
 
 What it costs
     The replay without the network's share of every transfer, in which hosts take as long as in `slow-link`.
@@ -91,6 +92,8 @@ def find(facts: Facts) -> list[Candidate]:
     """The job, where transfers take longer than backward hides and no single connection is the cause."""
     if facts.network.groups or facts.window.ranks < 2 or facts.blame is None or exchange_waits_for_cpus(facts):
         return []
+    if not facts.window.complete:
+        return []  # what looks like transfer may be waiting for a rank without records
     exposed_s = float(facts.blame.transfer_s.mean())
     part, busy = network_share(facts), facts.network.usually_busy
     if exposed_s <= 0 or part <= 0:

@@ -53,6 +53,8 @@ def find(facts: Facts) -> list[Candidate]:
     lane = facts.window.reductions
     if lane is None or facts.window.level != "bucket" or facts.window.ranks < 2 or not lane.seconds.size:
         return []
+    if not facts.window.complete:
+        return []  # the lane may have waited for a rank without records
     if lane.networks is not None and np.unique(lane.networks).size > 1:
         return []  # their buckets differ
     if (lane.size_bytes is not None and lane.size_bytes.sum() < MIB) or not _has_processors_left(facts):

@@ -1,0 +1,139 @@
+"""Traces of simulated GPU jobs: what is said of them is what the simulation does, and gains without the fault."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.importers.gpu_job import GpuJob, simulated
+
+from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.run import metrics
+from allpull.explain.explanation import explain
+from allpull.importers.assemble import Imported, import_traces
+from allpull.rundir.read.run import read_run
+from allpull.schema.explained import ExplainResult, Finding
+
+
+def imported(job: GpuJob, tmp_path: Path) -> AlignedRun:
+    simulated(job, tmp_path / "traces")
+    return AlignedRun(read_run(brought_in(tmp_path).directory))
+
+
+def brought_in(tmp_path: Path) -> Imported:
+    return import_traces([tmp_path / "traces"], out=tmp_path / "runs")
+
+
+def the(rule: str, result: ExplainResult) -> Finding:
+    found = {one.rule: one for one in result.findings}
+    assert rule in found, (list(found), result.notes)
+    return found[rule]
+
+
+SMALL = GpuJob(forward=(40, 10.0), backward=(80, 10.0), optimizer=(10, 10.0), issue=60.0)
+
+
+@pytest.mark.parametrize(("bucket", "waits"), [(1000.0, True), (2000.0, True), (500.0, False)])
+def test_what_the_exchange_hides_in_idle_time_is_not_gained(tmp_path: Path, bucket: float, waits: bool) -> None:
+    """Hosts are slower than devices, and buckets are reduced meanwhile: without that time they are not hidden."""
+    job = replace(SMALL, bucket=bucket, waits=waits, loader=300.0 if waits else 1.0)  # else it would be hidden, too
+    found = the("launch-bound", explain(imported(job, tmp_path)).result)
+    truth = simulated(job) / simulated(replace(job, issue=0.01))
+    assert found.gain is not None
+    assert found.gain.value == pytest.approx(truth, rel=0.03)
+    assert found.gain.low < truth < found.gain.high
+
+
+def test_hosts_that_issue_nothing_meanwhile_do_something_else(tmp_path: Path) -> None:
+    job = GpuJob(idle=5000.0)
+    result = explain(imported(job, tmp_path)).result
+    assert "launch-bound" not in {one.rule for one in result.findings}
+    found = the("between-phases", result)
+    assert found.gain is not None
+    assert found.gain.is_at_most
+    assert found.gain.value == pytest.approx(simulated(job) / simulated(replace(job, idle=0.0)), rel=0.01)
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_buckets_are_those_of_their_step_on_the_device(tmp_path: Path, waits: bool) -> None:
+    """A host that never waits issues steps long before the device runs them."""
+    buckets = metrics(imported(GpuJob(waits=waits), tmp_path)).buckets
+    assert buckets is not None
+    assert [one.bucket for one in buckets] == [0, 1, 2, 3]
+    assert [one.ready_s for one in buckets] == pytest.approx([0.012, 0.016, 0.020, 0.024], abs=5e-4)
+    assert [one.end_s for one in buckets] == pytest.approx([0.013, 0.017, 0.021, 0.025], abs=5e-4)
+
+
+@pytest.mark.parametrize("steps", [20, 60])
+def test_an_evaluation_before_prof_step_belongs_to_the_next_step(tmp_path: Path, steps: int) -> None:
+    job = GpuJob(steps=steps, every=5, evaluation=50_000.0)
+    run = imported(job, tmp_path)
+    result = explain(run).result
+    found = the("sequential-evaluation", result)
+    assert found.ranks == [0]
+    evaluations = steps // 5 - 1  # the last one is after the last step
+    step_s = simulated(replace(job, every=0))
+    assert found.gain is not None
+    assert found.gain.value == pytest.approx(1 + evaluations * 0.05 / (steps * step_s), rel=0.01)
+    assert found.loss_s_per_step == pytest.approx(evaluations * 0.05 / steps, rel=0.01)
+    assert metrics(run).phases["forward"] == pytest.approx(0.008, rel=0.01)
+
+
+NAMES = {
+    "folders of hosts": ("n0/gpu0.json", "n0/gpu1.json", "n1/gpu0.json", "n1/gpu1.json"),
+    "names of hosts": ("node0_rank0.json", "node0_rank1.json", "node1_rank0.json", "node1_rank1.json"),
+    "from 1": tuple(f"rank{number}.json" for number in range(1, 5)),
+    "dates": tuple(f"trace_2026-11-29_{number}.json" for number in range(10, 14)),
+}
+
+
+@pytest.mark.parametrize("states", [True, False], ids=["calls state ranks", "nothing does"])
+@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+def test_ranks_are_told_by_calls_and_else_by_names(tmp_path: Path, names: tuple[str, ...], states: bool) -> None:
+    job = GpuJob(ranks=4, says_rank=False)
+    simulated(job, tmp_path / "made")
+    for number, name in enumerate(names):
+        target = tmp_path / "traces" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(tmp_path / "made" / f"rank{number}.json", target)
+        if not states:
+            target.write_text(target.read_text().replace('"Rank":', '"Nothing":'))
+    done = brought_in(tmp_path)
+    run = read_run(done.directory)
+    assert run.record.ranks == 4, done.gaps
+    assert [run.headers[rank].pid for rank in range(4)] == [4000, 4001, 4002, 4003], done.gaps
+    assert not any("more than one file" in gap or "left none" in gap for gap in done.gaps)
+
+
+def test_windows_of_one_process_are_of_one_rank(tmp_path: Path) -> None:
+    """Its files have one number, too, and one after the other."""
+    job = GpuJob(says_rank=False)
+    simulated(job, tmp_path / "made")
+    (tmp_path / "traces").mkdir()
+    for rank in range(2):
+        trace = json.loads((tmp_path / "made" / f"rank{rank}.json").read_text())
+        text = json.dumps(trace).replace('"Rank":', '"Nothing":')
+        later = json.loads(text)
+        later["baseTimeNanoseconds"] += 10_000_000_000
+        for event in later["traceEvents"]:
+            if event["name"].startswith("ProfilerStep#"):
+                event["name"] = f"ProfilerStep#{int(event['name'][13:]) + 100}"
+        (tmp_path / "traces" / f"rank{rank}_a.json").write_text(text)
+        (tmp_path / "traces" / f"rank{rank}_b.json").write_text(json.dumps(later))
+    run = read_run(brought_in(tmp_path).directory)
+    assert run.record.ranks == 2
+    assert run.steps.filter(run.steps["rank"] == 0).height == 2 * job.steps
+
+
+def test_time_blocked_in_collectives_is_no_network_where_a_rank_left_no_trace(tmp_path: Path) -> None:
+    simulated(GpuJob(ranks=3, bucket=6000.0), tmp_path / "traces")
+    whole = AlignedRun(read_run(brought_in(tmp_path).directory))
+    assert "network-bound" in {one.rule for one in explain(whole).result.findings}
+    (tmp_path / "traces" / "rank1.json").unlink()
+    explained = explain(AlignedRun(read_run(brought_in(tmp_path).directory)))
+    assert not explained.result.findings
+    assert explained.result.waiting is None
+    assert explained.result.healthy is None
