@@ -19,10 +19,11 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class GpuJob:
-    """All times in µs. ``loader``: until a batch is there; ``issue``: of the host for one operation; ``bucket``: one of ``buckets`` on the network.
+    """All times in µs.
 
-    ``waits``: each step ends with ``.item()``. ``idle``: what the host does after it, outside torch. Rank 0 evaluates
-    for ``evaluation`` after every ``every`` steps, before ``prof.step()``.
+    ``loader``: until a batch is there; ``issue``: of the host for one operation; ``bucket``: one of ``buckets`` on the
+    network. ``waits``: each step ends with ``.item()``. ``idle``: what the host does after it, outside torch. Rank 0
+    evaluates for ``evaluation`` after every ``every`` steps, before ``prof.step()``.
     """
 
     ranks: int = 2
