@@ -92,6 +92,15 @@ def test_a_size_far_beyond_all_that_was_published_is_refused(tmp_path: Path) -> 
     assert [one.ranks for one in result.refused_sizes] == [16384]
 
 
+def test_a_fit_that_misses_what_it_is_made_of_says_so(tmp_path: Path) -> None:
+    """A step of 100 ms that grows by 1 ms with each rank, and so not alike with each doubling."""
+    linear = {ranks: 64_000 * ranks / (100 + ranks) for ranks in (1, 2, 4, 8, 64)}
+    (note,) = predict_series(table(tmp_path / "t.csv", linear), "ours", calibrate=5, ranks=[128]).notes
+    assert "12.3 % above what was measured on 64 ranks" in note
+    by_the_form = {2**k: 2**k / (1 + 0.1 * k) for k in range(5)}
+    assert not predict_series(table(tmp_path / "t.csv", by_the_form), "ours", calibrate=5, ranks=[32]).notes
+
+
 def test_a_rounded_table_gives_wider_intervals(tmp_path: Path) -> None:
     exact = predict_series(table(tmp_path / "exact.csv", {1: "10.00", 2: "20.00"}), "ours", ranks=[8])
     rounded = predict_series(table(tmp_path / "rounded.csv", {1: "10", 2: "20"}), "ours", ranks=[8])

@@ -14,10 +14,11 @@ from allpull.published.tables import Point, read_tables
 from allpull.schema.base import tag
 from allpull.schema.predicted import CalibratedSize, PredictedSize, PredictResult, RefusedSize
 from allpull.schema.results import Interval
-from allpull.units import counted, show_count
+from allpull.units import counted, percent, show_count
 
 PUBLISHED = Path(tables.__file__).parent / "scaling.csv"
 MOST_CALIBRATED = 3  # sizes: with more, too few published series are left to learn from
+MISFIT = 0.03  # of a calibrated rate: runs of one size differ by less
 BATCH = GROUPED_BY.index("batch_per_gpu")
 ONE_SIZE = "one size cannot tell how the step grows with the ranks"
 
@@ -175,6 +176,15 @@ def _notes(setups: Sequence[_Setup], shown: _Setup) -> Iterable[str]:
         yield f"{counted(len(setups), 'setup')} of this series are calibrated apart; shown is that of {shown.name}"
     if any(one.unit != shown.unit for one in setups):
         yield "some of them have rates in images/s, others speed-ups alone"
+    growth = fitted(shown.calibrated)
+    misses = {one.ranks: growth.rate(one.ranks) / one.rate.middle - 1 for one in shown.calibrated}
+    worst = max(misses, key=lambda ranks: abs(misses[ranks]))
+    if abs(misses[worst]) >= MISFIT:
+        yield (
+            f"the fit, whose step grows alike with each doubling, is {percent(abs(misses[worst]), 1)} "
+            f"{'above' if misses[worst] > 0 else 'below'} what was measured on {worst:,} ranks: steps of this series "
+            "grow otherwise, and larger sizes may lie outside the intervals"
+        )
 
 
 def _refusal(series: str, reason: str, sizes: Sequence[RefusedSize] = ()) -> PredictResult:
