@@ -144,7 +144,8 @@ def shown(result: ListResult, width: int = 200) -> str:
     return console.export_text()
 
 
-def test_a_name_must_have_a_length(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["", "x" * 201, "a/b", "a/..", "latest", ".."])
+def test_a_name_must_be_one_that_finds_the_run(tmp_path: Path, name: str) -> None:
     directory = written(tmp_path, "20260101T000000Z_digits_n2_a")
     with pytest.raises(BadInput, match="cannot be called"):
-        rename(directory, "x" * 201)
+        rename(directory, name)

@@ -16,6 +16,7 @@ from allpull.errors import AllpullError, BadInput
 from allpull.output_folder import held_folder
 from allpull.rundir import layout, redact, safe_open
 from allpull.rundir.derived import cached_explanation
+from allpull.rundir.read.places import LATEST
 from allpull.rundir.read.run import read_run
 from allpull.rundir.read.unfinished import is_over
 from allpull.rundir.run_record import read_record, write_record
@@ -24,6 +25,7 @@ from allpull.schema.results import ListedRun, ListResult
 from allpull.schema.run import UNENDED, RunRecord
 
 MAX_NAME = 200  # characters
+NO_NAMES = {".", "..", LATEST}
 MOST_SET_S, MOST_SLEWED = 1.0, 0.001  # what real time may move against monotonic time: NTP slews by half of that
 
 
@@ -48,12 +50,13 @@ def rename(place: Place, name: str) -> Path:
 
     Raises:
         RunDirError: there is no run, or several.
-        BadInput: the name is empty or too long, or the run has not ended.
+        BadInput: nothing could find a run by that name, or it is empty or too long, or the run has not ended.
     """
     directory = run_directory(place)
     clean, _ = redact.text(name)
-    if not clean.strip() or len(clean) > MAX_NAME:
-        raise BadInput(f"a run cannot be called {name[:40]!r}", hint=f"give 1 to {MAX_NAME} characters")
+    if not clean.strip() or len(clean) > MAX_NAME or "/" in clean or clean in NO_NAMES:
+        hint = f"give 1 to {MAX_NAME} characters, no slash among them, and not {LATEST}"
+        raise BadInput(f"a run cannot be called {name[:40]!r}", hint=hint)
     with held_folder(directory.resolve()) as held:  # the folder around it may belong to others, who exchange it
         record = _ended(held, hint="wait until the job has ended")
         write_record(held, record.model_copy(update={"name": clean}))

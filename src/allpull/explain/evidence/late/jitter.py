@@ -23,7 +23,7 @@ QUARTILE_SD = 0.6745  # of a normal distribution, from its median
 BOUNDED, NORMAL = 2.0, 2.3  # ratio of the two distances: delays with a lower end, numbers without one
 LEAST_RANKS = 8  # whose last one is late by so little that it does not count
 COMPARABLE = 3  # ranks: of two, each mirrors the other
-LEAST_VALUES = 256  # deviations: quantiles of fewer scatter by as much as delays and normal numbers differ
+LEAST_VALUES = 200  # deviations: quantiles of fewer scatter by as much as delays and normal numbers differ
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
