@@ -23,7 +23,8 @@ class GpuJob:
 
     ``loader``: until a batch is there; ``issue``: of the host for one operation; ``bucket``: one of ``buckets`` on the
     network. ``waits``: each step ends with ``.item()``. ``idle``: what the host does after it, outside torch. Rank 0
-    evaluates for ``evaluation`` after every ``every`` steps, before ``prof.step()``.
+    evaluates for ``evaluation`` after every ``every`` steps, before ``prof.step()``. ``buffers``: are broadcast before
+    forward, in calls that name their root.
     """
 
     ranks: int = 2
@@ -40,6 +41,7 @@ class GpuJob:
     every: int = 0
     evaluation: float = 0.0
     says_rank: bool = True
+    buffers: bool = False
 
 
 @dataclass(kw_only=True)
@@ -102,6 +104,13 @@ def _until_backward_ends(job: GpuJob, rank: _Rank) -> Iterator[tuple[float, int]
     rank.add("enumerate(DataLoader)#x.__next__", "user_annotation", HOST, rank.host, rank.host + job.loader)
     rank.host += job.loader
     begun = rank.host
+    if job.buffers:
+        facts = _described(job, rank) | {"Collective name": "broadcast", "In msg nelems": 1, "Rank": 0}
+        rank.add("record_param_comms", "cpu_op", HOST, begun, begun + 20, **facts)
+        number = rank.launch(HOST, begun + 10)
+        name, at = "ncclDevKernel_Broadcast_RING_LL", max(begun + 12, rank.stream)
+        rank.add(name, "kernel", NCCL, at, at + 1, correlation=number, stream=NCCL, **facts)
+        rank.host += 20
     for _ in range(job.forward[0]):
         rank.run("forward_kernel", HOST, job.issue, job.forward[1], "aten::convolution")
     rank.add("DistributedDataParallel.forward", "user_annotation", HOST, begun, rank.host)
@@ -127,7 +136,10 @@ def _end_of_step(job: GpuJob, rank: _Rank, step: int, begun: float, reduced: flo
         rank.host = max(rank.host, rank.stream) + 20
     if job.every and (step + 1) % job.every == 0 and rank.number == 0:
         begin = rank.host
-        rank.run("forward_kernel", HOST, job.issue, job.evaluation, "aten::convolution")
+        for _ in range(5):
+            began = rank.host
+            rank.run("forward_kernel", HOST, job.issue, job.evaluation / 5, "aten::convolution")
+            rank.add("DistributedDataParallel.forward", "user_annotation", HOST, began, rank.host)
         rank.host = rank.stream + 20
         rank.add("evaluation", "user_annotation", HOST, begin, rank.host)
     rank.host += job.idle

@@ -93,7 +93,7 @@ NAMES = {
 @pytest.mark.parametrize("states", [True, False], ids=["calls state ranks", "nothing does"])
 @pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
 def test_ranks_are_told_by_calls_and_else_by_names(tmp_path: Path, names: tuple[str, ...], states: bool) -> None:
-    job = GpuJob(ranks=4, says_rank=False)
+    job = GpuJob(ranks=4, says_rank=False, buffers=True)
     simulated(job, tmp_path / "made")
     for number, name in enumerate(names):
         target = tmp_path / "traces" / name
@@ -108,23 +108,24 @@ def test_ranks_are_told_by_calls_and_else_by_names(tmp_path: Path, names: tuple[
     assert not any("more than one file" in gap or "left none" in gap for gap in done.gaps)
 
 
-def test_windows_of_one_process_are_of_one_rank(tmp_path: Path) -> None:
-    """Its files have one number, too, and one after the other."""
-    job = GpuJob(says_rank=False)
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_windows_of_one_process_are_of_one_rank(tmp_path: Path, hosts: int) -> None:
+    """Its files have one number, too, and one after the other; on two hosts others have the same."""
+    job = GpuJob(ranks=2 * hosts, says_rank=False)
     simulated(job, tmp_path / "made")
-    (tmp_path / "traces").mkdir()
-    for rank in range(2):
-        trace = json.loads((tmp_path / "made" / f"rank{rank}.json").read_text())
-        text = json.dumps(trace).replace('"Rank":', '"Nothing":')
+    for rank in range(job.ranks):
+        text = (tmp_path / "made" / f"rank{rank}.json").read_text().replace('"Rank":', '"Nothing":')
         later = json.loads(text)
         later["baseTimeNanoseconds"] += 10_000_000_000
         for event in later["traceEvents"]:
             if event["name"].startswith("ProfilerStep#"):
                 event["name"] = f"ProfilerStep#{int(event['name'][13:]) + 100}"
-        (tmp_path / "traces" / f"rank{rank}_a.json").write_text(text)
-        (tmp_path / "traces" / f"rank{rank}_b.json").write_text(json.dumps(later))
+        folder = tmp_path / "traces" / f"n{rank // 2}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"rank{rank % 2}.17{rank}.pt.trace.json").write_text(text)
+        (folder / f"rank{rank % 2}.18{rank}.pt.trace.json").write_text(json.dumps(later))
     run = read_run(brought_in(tmp_path).directory)
-    assert run.record.ranks == 2
+    assert [run.headers[rank].pid for rank in range(job.ranks)] == list(range(4000, 4000 + job.ranks))
     assert run.steps.filter(run.steps["rank"] == 0).height == 2 * job.steps
 
 

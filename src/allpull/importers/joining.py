@@ -26,6 +26,10 @@ _RANK_IN_NAME = re.compile(r"(?:rank|worker|device|gpu|trace)[-_. ]?(\d{1,6})(?!
 _LAST_NUMBER = re.compile(r"(\d{1,6})(?:\.[A-Za-z.]+)?$")
 
 
+Process = tuple[str, str, int, int]
+Place = tuple[str, int, str]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank:
     """One rank of the run: ``rank`` in the run, ``stated_rank`` in its traces; its steps in order, with numbers.
@@ -132,13 +136,17 @@ def rank_in_name(name: str) -> int | None:
 
 
 def _by_rank(parts: Sequence[Part], gaps: list[str]) -> dict[int, list[Part]]:
-    """Parts by the rank stated in the file or in its name; parts without one get the free numbers in order."""
+    """Parts by the rank that they state, that their calls or their names do; others get the free numbers in order."""
     by_rank: dict[int, list[Part]] = defaultdict(list)
+    unstated = [part for part in parts if part.rank is None]
+    callers = [part.caller for part in unstated if part.caller is not None]
+    by_calls = len(callers) == len(unstated) and not _clash(zip(unstated, callers, strict=True))
     named: list[Part] = []
     unknown: list[Part] = []
     for part in parts:
-        if part.rank is not None:
-            by_rank[part.rank].append(part)
+        rank = part.caller if part.rank is None and by_calls else part.rank
+        if rank is not None:
+            by_rank[rank].append(part)
         elif _named(part) is None:
             unknown.append(part)
         else:
@@ -170,17 +178,17 @@ def _ranks_by_name(parts: Sequence[Part], gaps: list[str]) -> list[int]:
     numbered from 1 as the job has ranks, they are counted from there.
     """
     numbers = [number for part in parts if (number := _named(part)) is not None]
-    alike: dict[int, list[Part]] = defaultdict(list)
-    for part, number in zip(parts, numbers, strict=True):
-        alike[number].append(part)
-    if any(_at_once(one, other) for those in alike.values() for one, other in combinations(those[:MAX_ALIKE], 2)):
-        places = [(_without_number(part), number) for part, number in zip(parts, numbers, strict=True)]
-        order = {place: rank for rank, place in enumerate(sorted(set(places)))}
+    if _clash(zip(parts, numbers, strict=True)):
+        places: dict[Process, Place] = {}
+        processes = [_process(part, number) for part, number in zip(parts, numbers, strict=True)]
+        for part, process in zip(parts, processes, strict=True):
+            places[process] = min(places.get(process, _place(part, process)), _place(part, process))
+        rank_of = {process: rank for rank, process in enumerate(sorted(places, key=lambda one: places[one]))}
         gaps.append(
             f"files of processes that ran at once have one number ({parts[0].source.shown}): taken for the number on "
             "each host, and ranks counted in the order of folders and names"
         )
-        return [order[place] for place in places]
+        return [rank_of[process] for process in processes]
     size = max((part.stated_ranks for part in parts), default=0)
     if numbers and size and set(numbers) == set(range(1, size + 1)):
         gaps.append(f"the names of the files count ranks from 1 to {size:,}: rank 1 becomes 0")
@@ -188,16 +196,33 @@ def _ranks_by_name(parts: Sequence[Part], gaps: list[str]) -> list[int]:
     return numbers
 
 
+def _clash(numbered: Iterable[tuple[Part, int]]) -> bool:
+    """Whether parts of one number are of different processes that ran at the same time."""
+    alike: dict[int, list[Part]] = defaultdict(list)
+    for part, number in numbered:
+        alike[number].append(part)
+    return any(_at_once(one, other) for those in alike.values() for one, other in combinations(those[:MAX_ALIKE], 2))
+
+
 def _at_once(one: Part, other: Part) -> bool:
     """Whether two traces are of different processes that ran at the same time."""
-    if one.is_dump or other.is_dump or not one.steps or not other.steps or one.pid in (None, other.pid):
+    if one.is_dump or other.is_dump or not one.steps or not other.steps:
+        return False
+    if (one.host, one.pid) == (other.host, other.pid) or one.pid is None or other.pid is None:
         return False
     return one.steps[0].begin_ns < other.steps[-1].end_ns and other.steps[0].begin_ns < one.steps[-1].end_ns
 
 
-def _without_number(part: Part) -> str:
-    """The path of its file without the number that its name has for a rank."""
-    return str(part.source.path.parent / _RANK_IN_NAME.sub("", part.source.path.name))
+def _process(part: Part, number: int) -> Process:
+    """What the files of one process have in common: host, folder, number and pid."""
+    return part.host or "", str(part.source.path.parent), number, part.pid or 0
+
+
+def _place(part: Part, process: Process) -> Place:
+    """The folder and the name up to its number, the number, and the whole name: in this order ranks are counted."""
+    _, folder, number, _ = process
+    found = list(_RANK_IN_NAME.finditer(part.source.path.name))
+    return f"{folder}/{part.source.path.name[: found[-1].start()] if found else ''}", number, part.source.path.name
 
 
 def _size(by_rank: Mapping[int, Sequence[Part]], gaps: list[str]) -> int:

@@ -23,7 +23,8 @@ SAME_CALL_NS = 2_000_000  # between a call's stamps in a trace and in the flight
 class Part:
     """The content of ``source``: the rank that recorded it, its steps in order, and all its collectives.
 
-    ``boundary`` says what delimits the steps; None: nothing does. ``gaps`` are sentences.
+    ``rank`` is what the file states of itself, and ``caller`` the rank that made its collectives. ``boundary`` says
+    what delimits the steps; None: nothing does. ``gaps`` are sentences.
     """
 
     source: Source
@@ -36,6 +37,7 @@ class Part:
     boundary: str | None
     sources: tuple[str, ...]
     pattern: tuple[Token, ...] | None = None
+    caller: int | None = None
     versions: dict[str, str] = field(default_factory=dict)
     gaps: tuple[str, ...] = ()
 
@@ -123,7 +125,8 @@ def _of_trace(source: Source, pattern: Sequence[Token] | None) -> Part:
         gaps.append(f"{source.shown}: it contains no torch.profiler event")
     return Part(
         source=source,
-        rank=trace.called_as if trace.rank is None else trace.rank,
+        rank=trace.rank,
+        caller=next(iter(trace.callers)) if len(trace.callers) == 1 else None,
         ranks=trace.ranks,
         host=trace.host,
         pid=trace.pid,

@@ -30,6 +30,8 @@ MAX_KEPT = 500_000  # of one trace kept as records
 MAX_THREADS = 100_000
 MAX_RANKS = 1_000_000  # as in schema.run
 MAX_LIST = 100_000  # characters of a list of ranks
+BY_THEIR_CALLER = {"all_reduce", "all_gather", "reduce_scatter"}
+"""Calls that say which rank made them; the others name a root, a source or a destination."""
 RANKS = re.compile(r"\d{1,6}")
 MAX_NAME = 200  # characters of any name that is kept
 
@@ -156,8 +158,8 @@ class _Reader:
             if classify.ACCUMULATE in name:
                 trace.accumulating.add(begin, end, thread)
         elif name.startswith(("c10d::", classify.PARAMETERS)):
-            if trace.called_as is None:
-                trace.called_as = rank_in_call(arguments)
+            if (caller := rank_in_call(arguments)) is not None:
+                trace.callers.add(caller)
             self._keep(trace.queued, _described(name, arguments, begin, end, thread))
         elif name.startswith(classify.FINISHING):
             trace.finishing.add(begin, end, thread)
@@ -265,16 +267,23 @@ def _described(
 def rank_in_call(arguments: Arguments) -> int | None:
     """The rank that made a call: the entry at its place in the group of the group's ranks, which may be cut short.
 
-    >>> rank_in_call({"Rank": 1, "Process Group Ranks": "[2, 5]"}), rank_in_call({"Rank": 1})
+    None where the call says whom it is from or to instead, as a broadcast does its root (``ProcessGroupNCCL.cpp``).
+
+    >>> call = {"Collective name": "allreduce", "Rank": 1}
+    >>> rank_in_call(call | {"Process Group Ranks": "[2, 5]"}), rank_in_call(call)
     (5, None)
-    >>> rank_in_call({"Rank": 40, "Process Group Ranks": "[0, 1, ...]", "Process Group Description": "default_pg"})
-    40
+    >>> rank_in_call(call | {"Process Group Ranks": "[0, 1, ...]", "Process Group Description": "default_pg"})
+    1
+    >>> rank_in_call({"Collective name": "broadcast", "Rank": 1, "Process Group Ranks": "[2, 5]"})
     """
-    place, listed = _count(arguments.get("Rank"), least=0), arguments.get("Process Group Ranks")
+    collective, listed = arguments.get("Collective name"), arguments.get("Process Group Ranks")
+    place = _count(arguments.get("Rank"), least=0)
+    if place is None or not isinstance(collective, str) or classify.operation(collective) not in BY_THEIR_CALLER:
+        return None
     if arguments.get("Process Group Description") == "default_pg":
         return place
     ranks = RANKS.findall(listed[:MAX_LIST]) if isinstance(listed, str) and "..." not in listed else []
-    return int(ranks[place]) if place is not None and place < len(ranks) else None
+    return int(ranks[place]) if place < len(ranks) else None
 
 
 def group_name(name: str, ranks: object) -> str:

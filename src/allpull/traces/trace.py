@@ -97,11 +97,11 @@ class Trace:
     and ``copies`` (tag: correlation) of the device, and ``launches`` what issued them. ``forward_marks`` are begins of
     operations whose gradient was computed in the trace. ``strange`` counts events with impossible times;
     ``fault`` says why reading stopped early; ``on_device`` whether an accelerator was profiled too. ``rank`` is what it
-    states of itself, and ``called_as`` what its collectives do.
+    states of itself, and ``callers`` are the ranks that made its collectives, by these.
     """
 
     rank: int | None = None
-    called_as: int | None = None
+    callers: set[int] = field(default_factory=set)
     ranks: int | None = None
     host: str | None = None
     pid: int | None = None

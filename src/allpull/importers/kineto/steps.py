@@ -107,7 +107,8 @@ def _ending_before_pauses(steps: Sequence[Cut], parts: Parts) -> tuple[Cut, ...]
 
     Programs call ``prof.step()`` before or after it; in a run directory it is before the batch of a step.
     """
-    pauses, trains = parts.evaluation | parts.checkpoint, parts.optimizer | parts.backward | parts.forward
+    pauses = parts.evaluation | parts.checkpoint
+    trains = (parts.optimizer | parts.backward | parts.forward) - pauses
     ended: list[Cut] = []
     for place, one in enumerate(steps):
         is_later = place > 0 and ended[-1].end_ns < steps[place - 1].end_ns
