@@ -19,15 +19,19 @@ from allpull.schema.gap import named_ranks
 from allpull.traces.kineto import MAX_RANKS
 from allpull.units import counted
 
+MAX_DIGITS = 18  # of a number in a path
 MAX_ALIKE = 100  # files with one number that are compared with each other
 FAR_APART_NS = 600_000_000_000  # host clocks in one job differ by seconds at worst; ten minutes mean another run
 
-_RANK_IN_NAME = re.compile(r"(?:rank|worker|device|gpu|trace)[-_. ]?(\d{1,6})(?!\d|-\d\d-\d\d)", re.IGNORECASE)
+_DATE = r"(?:19|20)\d\d[-_.]\d\d[-_.]\d\d"
+_RANK_IN_NAME = re.compile(rf"(?:rank|worker|device|gpu|trace)[-_. ]?(?!{_DATE})(\d{{1,6}})(?!\d)", re.IGNORECASE)
+_DIGITS = re.compile(r"(\d+)")
 _LAST_NUMBER = re.compile(r"(\d{1,6})(?:\.[A-Za-z.]+)?$")
 
 
 Process = tuple[str, str, int, int]
-Place = tuple[str, int, str]
+Ordered = tuple[tuple[str, int], ...]
+Place = tuple[Ordered, int, Ordered]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,7 +133,8 @@ def rank_in_name(name: str) -> int | None:
 
     >>> rank_in_name("rank-3.json.gz"), rank_in_name("nccl_trace_rank_12"), rank_in_name("host_4711.pt.trace.json")
     (3, 12, None)
-    >>> rank_in_name("trace_2026-11-29_10.json")  # a date
+    >>> rank_in_name("rank3-14-05-59.json"), rank_in_name("trace_2026-11-29_10.json")  # a time and a date
+    (3, None)
     """
     numbers = _RANK_IN_NAME.findall(name)
     return int(numbers[-1]) if numbers else None
@@ -205,10 +210,14 @@ def _clash(numbered: Iterable[tuple[Part, int]]) -> bool:
 
 
 def _at_once(one: Part, other: Part) -> bool:
-    """Whether two traces are of different processes that ran at the same time."""
+    """Whether two traces are of different processes that ran at the same time; a copy of one is of the same.
+
+    Containers number their processes alike, so one number tells nothing.
+    """
     if one.is_dump or other.is_dump or not one.steps or not other.steps:
         return False
-    if (one.host, one.pid) == (other.host, other.pid) or one.pid is None or other.pid is None:
+    begins, others = ({step.begin_ns for step in part.steps} for part in (one, other))
+    if (one.host, one.pid) == (other.host, other.pid) and not begins.isdisjoint(others):
         return False
     return one.steps[0].begin_ns < other.steps[-1].end_ns and other.steps[0].begin_ns < one.steps[-1].end_ns
 
@@ -221,8 +230,15 @@ def _process(part: Part, number: int) -> Process:
 def _place(part: Part, process: Process) -> Place:
     """The folder and the name up to its number, the number, and the whole name: in this order ranks are counted."""
     _, folder, number, _ = process
-    found = list(_RANK_IN_NAME.finditer(part.source.path.name))
-    return f"{folder}/{part.source.path.name[: found[-1].start()] if found else ''}", number, part.source.path.name
+    name = part.source.path.name
+    found = list(_RANK_IN_NAME.finditer(name))
+    return _in_order(f"{folder}/{name[: found[-1].start()] if found else ''}"), number, _in_order(name)
+
+
+def _in_order(text: str) -> Ordered:
+    """A key by which node2 comes before node10."""
+    parts = _DIGITS.split(text)
+    return tuple(zip(parts[::2], [*(int(digits[:MAX_DIGITS]) for digits in parts[1::2]), -1], strict=True))
 
 
 def _size(by_rank: Mapping[int, Sequence[Part]], gaps: list[str]) -> int:

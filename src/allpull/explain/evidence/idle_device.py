@@ -1,32 +1,46 @@
-"""Devices that are idle while nothing is waited for: their hosts issue work meanwhile, or do something else."""
+"""Devices that are idle while nothing is waited for: their hosts issue work meanwhile, or do something else.
+
+When in a step a host issues is not recorded, but for how long it does, I. For no longer than that is a device idle
+because of it; and of that time it can have had work only for as long as it had any, D::
+
+    max(0, I − D) ≤ idle while the host issues ≤ min(idle, I)
+
+Where kernels are short, the device computes them, C, while the host issues the next ones, and is idle for I − C of it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from allpull.explain.evidence.facts import Facts
-from allpull.replay.whatif.work import lower_median
+from allpull.replay.whatif.work import compute_s, lower_median
 
 LEAST = 0.05  # of a step: the best programs have some gaps between kernels
-MOSTLY = 0.5  # of the idle time: hosts that issue forward, backward and optimizer for less than that do something else
 
 
-def idle_s(facts: Facts) -> float:
-    """How long devices are idle, on at least half of the ranks, s per step; 0, if that is too short to matter."""
-    seconds = float(lower_median(facts.mean_s("host")))
-    return seconds if seconds >= LEAST * facts.step_s else 0.0
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdleDevice:
+    """How long devices are idle, on at least half of the ranks, s per step, and their hosts issue work.
 
-
-def issued_s(facts: Facts) -> float | None:
-    """How long hosts issue forward, backward and optimizer, on at least half of the ranks, s per step; None: unknown.
-
-    For no longer than that a device is idle because its host issues work.
+    ``least_s``, ``most_s`` and ``usual_s``: for how long both at once, the last if it computes only meanwhile.
     """
-    issued = facts.window.issued_s
+
+    idle_s: float
+    issued_s: float
+    least_s: float
+    most_s: float
+    usual_s: float
+
+
+def idle_device(facts: Facts) -> IdleDevice:
+    """That of a run; where it is not known how long hosts issue, they do so all the time."""
+    idle_s, issued = float(lower_median(facts.mean_s("host"))), facts.window.issued_s
     if issued is None or not issued.any():
-        return None
-    return float(lower_median(issued.mean(axis=0)))
-
-
-def hosts_do_other_work(facts: Facts) -> bool:
-    """Whether most of the idle time passes while hosts do not issue work."""
-    issuing_s = issued_s(facts)
-    return issuing_s is not None and issuing_s < MOSTLY * idle_s(facts)
+        return IdleDevice(idle_s=idle_s, issued_s=idle_s, least_s=idle_s, most_s=idle_s, usual_s=idle_s)
+    issued_s = float(lower_median(issued.mean(axis=0)))
+    has_work_s = facts.step_s - idle_s - float(lower_median(facts.mean_s("input")))
+    computes_s = float(lower_median(compute_s(facts.window).mean(axis=0)))
+    most_s = min(idle_s, issued_s)
+    least_s = min(max(0.0, issued_s - has_work_s), most_s)
+    usual_s = min(max(least_s, issued_s - computes_s), most_s)
+    return IdleDevice(idle_s=idle_s, issued_s=issued_s, least_s=least_s, most_s=most_s, usual_s=usual_s)

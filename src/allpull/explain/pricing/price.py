@@ -98,6 +98,7 @@ def _between(candidate: Candidate, priced: Price, bounds: tuple[Removal, Removal
     """``priced`` with a gain from the certain removal to the largest possible one."""
     ends = [priced.gain, *(price(facts, without, base).gain for without in bounds)]
     low = min((gain.low for gain in ends if gain.low is not None), default=None)
+    low = low if low is None else max(low, min(1.0, priced.gain.value))  # a removal makes nothing slower
     high = max((gain.high for gain in ends if gain.high is not None), default=None)
     value = priced.gain.value
     return replace(priced, gain=Interval(value=value, low=low, high=value if bounds[1] is candidate.without else high))

@@ -7,8 +7,8 @@ How it is found
     By the phase `other`: what remains of a step without all known phases and collectives. Where a few steps hold nearly
     all of it, such as those in which epochs begin, the evidence names them. Ranks record how long Python collects
     garbage and torch.compile compiles: if that covers half of it, the title names it. Where accelerators compute, also
-    by the phase `host`, in which they are idle, if it lasts more than twice as long as hosts issue forward, backward
-    and optimizer.
+    by the phase `host`, in which they are idle, as far as it lasts longer than hosts issue forward, backward and
+    optimizer.
 
 What it costs
     At most what the replay without it saves, as far as ranks have it in common, with its jitter: some of this work is
@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from allpull.analyse.steps.few_steps import in_few_steps
 from allpull.explain.candidate import Candidate, Removal, as_recorded, count, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.idle_device import hosts_do_other_work, idle_s, issued_s
+from allpull.explain.evidence.idle_device import idle_device
 from allpull.explain.evidence.late.cpu_waiting import is_work
 from allpull.explain.evidence.late.stalls import COLLECTION, MOST, explained_shares
 from allpull.explain.remedy import joined
@@ -59,21 +59,23 @@ def find(facts: Facts) -> list[Candidate]:
 
 
 def _while_idle(facts: Facts) -> list[Candidate]:
-    if not hosts_do_other_work(facts):
+    """The job, where devices are idle for longer than their hosts issue work."""
+    idle = idle_device(facts)
+    surely_s, most_s = idle.idle_s - idle.most_s, idle.idle_s - idle.least_s
+    if surely_s < LEAST * facts.step_s:
         return []
-    empty_s, issuing_s = idle_s(facts), issued_s(facts) or 0.0
-    without = partial(without_common, phases=("host",), inside=())
+    without = partial(without_common, phases=("host",), inside=(), share=most_s / idle.idle_s)
     return [
         Candidate(
             rule="between-phases",
             kind="job",
-            title=f"Accelerators are idle for {show_time(empty_s)} per step, and their hosts issue work for only "
-            f"{show_time(issuing_s)}: they do something else between the phases",
+            title=f"Accelerators are idle for at least {show_time(surely_s)} per step in which their hosts issue no "
+            "work, and do something else between the phases",
             remedy=mark_or_trace(facts.start),
             evidence=(
-                seconds("device idle with nothing to wait for, on at least half of the ranks", empty_s, facts.span),
-                share("of the step", empty_s / facts.step_s, facts.span),
-                seconds("time in which hosts issue forward, backward and optimizer", issuing_s, facts.span),
+                seconds("device idle with nothing to wait for, on at least half of the ranks", idle.idle_s, facts.span),
+                seconds("time in which hosts issue forward, backward and optimizer", idle.issued_s, facts.span),
+                share("at most idle without that, of the step", most_s / facts.step_s, facts.span),
             ),
             without=without,
             bounds=(as_recorded, without),

@@ -9,14 +9,16 @@ How it is found
     passes in forward, backward and optimizer while the host still issues them (`paced_ns`); nine tenths, where the
     device had waited for a batch before: it then begins together with its host, and its host may still be the faster.
     Fewer than half of the ranks suffice where the others wait for them and their hosts are as fast: once the hosts of
-    the others got ahead, while these evaluated, say, they stay ahead, and their devices find work already issued. Where
-    hosts issue forward, backward and optimizer for less than half of the time in which devices are idle, they do
-    something else for the rest of it, and that is `between-phases`.
+    the others got ahead, while these evaluated, say, they stay ahead, and their devices find work already issued. It
+    is known for how long hosts issue forward, backward and optimizer, and not when: for no longer than that is a device
+    idle because of it, and for as long at least as that is longer than its device has work. Other idle time is
+    `between-phases`.
 
 What it costs
     The replay without it, as far as ranks have it in common: what one of them takes longer is `slow-rank`. Gradients
     that were reduced while a device was idle between others are then exchanged in the open; where in forward and
-    backward it was idle is not recorded, so the interval reaches from all of it in backward to none there. A paced
+    backward it was idle is not recorded, so the interval reaches from the least idle time, all of it in backward, to
+    the most, none of it there. A paced
     device may have worked at any time: the price is then that of all paced time, and an upper bound ("at most"). Where
     the driver was asked in which share of the time a kernel ran (`nvidia-smi` calls it utilisation), it is the rest of
     the time, and that in which gradients were exchanged, instead.
@@ -41,34 +43,30 @@ import numpy as np
 
 from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
 from allpull.explain.evidence.facts import Facts
-from allpull.explain.evidence.idle_device import LEAST, hosts_do_other_work, idle_s
+from allpull.explain.evidence.idle_device import LEAST, IdleDevice, idle_device
 from allpull.explain.evidence.late.grouping import named
 from allpull.explain.evidence.late.pacing import pace_setters
 from allpull.explain.remedy import Action, program, sentence, starter
 from allpull.replay.whatif.work import lower_median, without_common, without_pacing
 from allpull.replay.window import Window
 from allpull.schema.explained import Evidence
+from allpull.schema.results import Interval
 from allpull.units import show_time
 
 UNCOMPILED, COMPILED = ("train.compile", "reduce-overhead"), ("train.cuda_graph", "true")
 """Keys of allpull's own trainer and their values, by whether its model is compiled already."""
 WHERE_IDLE = (("forward", "backward"), ("backward",), ())
 """The phases in which a device is idle before the gradients of a step are reduced: usually, at most, and at least."""
+KNOWN = 0.5  # of the most that it can be: less is no estimate
 HALF = 0.5  # of the ranks: as many or fewer are named
 
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where devices are idle, or compute no faster than their hosts issue."""
     window = facts.window
-    empty_s = idle_s(facts)
-    if empty_s:
-        if hosts_do_other_work(facts):
-            return []  # that is between the phases
-        title = f"Accelerators are idle for {show_time(empty_s)} per step while their hosts issue work"
-        what = "device idle while the host issues work, on at least half of the ranks"
-        without, least, most = (partial(without_common, phases=("host",), inside=phases) for phases in WHERE_IDLE)
-        candidate = _candidate(facts, title, seconds(what, empty_s, facts.span), without)
-        return [replace(candidate, bounds=(least, most)) if _overlaps(window) else candidate]
+    idle = idle_device(facts)
+    if idle.idle_s >= LEAST * facts.step_s:
+        return _while_issuing(facts, idle)
     setters = pace_setters(window)
     if not setters.any() or window.paced_s is None:
         return []
@@ -99,6 +97,25 @@ def find(facts: Facts) -> list[Candidate]:
     without = partial(without_pacing, most_s=most_s)
     candidate = _candidate(facts, title, seconds(what, paced_s, facts.span), without, *extra)
     return [replace(candidate, bounds=(as_recorded, without))]
+
+
+def _while_issuing(facts: Facts, idle: IdleDevice) -> list[Candidate]:
+    """The job, where devices are idle and hosts issue work meanwhile."""
+    if idle.most_s < LEAST * facts.step_s:
+        return []  # hosts do something else, which is between the phases
+    is_known = idle.usual_s >= KNOWN * idle.most_s
+    usual_s = idle.usual_s if is_known else idle.most_s
+    title = f"{'' if is_known else 'at most '}{show_time(usual_s)} per step while their hosts issue work"
+    what = "device idle while the host issues work, on at least half of the ranks"
+    size = seconds(what, Interval(value=usual_s, low=idle.least_s, high=idle.most_s), facts.span)
+    ends = zip((usual_s, idle.least_s, idle.most_s), WHERE_IDLE, strict=True)
+    without, least, most = (
+        partial(without_common, phases=("host",), inside=phases, share=end_s / idle.idle_s) for end_s, phases in ends
+    )
+    candidate = _candidate(facts, f"Accelerators are idle for {title}", size, without if is_known else most)
+    if is_known and idle.least_s == idle.most_s and not _overlaps(facts.window):
+        return [candidate]
+    return [replace(candidate, bounds=(least, most))]
 
 
 def _candidate(facts: Facts, title: str, size: Evidence, without: Removal, *more: Evidence) -> Candidate:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
 from allpull.importers.kineto.calls import Call
 from allpull.importers.kineto.step_parts import Parts
+from allpull.traces.intervals import NONE
 from allpull.traces.trace import Trace
 
 MAX_STEPS = 1_000_000  # of one trace
@@ -110,13 +111,15 @@ def _ending_before_pauses(steps: Sequence[Cut], parts: Parts) -> tuple[Cut, ...]
     pauses = parts.evaluation | parts.checkpoint
     trains = (parts.optimizer | parts.backward | parts.forward) - pauses
     ended: list[Cut] = []
-    for place, one in enumerate(steps):
-        is_later = place > 0 and ended[-1].end_ns < steps[place - 1].end_ns
-        begin_ns = ended[-1].end_ns if is_later else one.begin_ns
-        trained_until_ns = trains.last_end_before(one.end_ns) or begin_ns
-        after = pauses.within(max(begin_ns, trained_until_ns), one.end_ns)
-        ends = bool(after) and trained_until_ns > one.begin_ns
-        ended.append(replace(one, begin_ns=begin_ns, end_ns=int(after.begin[0]) if ends else one.end_ns))
+    begin_ns = steps[0].begin_ns
+    for one, following in zip_longest(steps, steps[1:]):
+        trained_until_ns = trains.last_end_before(one.end_ns)
+        after = NONE
+        if following is not None and trained_until_ns is not None and trained_until_ns > one.begin_ns:
+            after = pauses.within(max(begin_ns, trained_until_ns), one.end_ns)
+        ended.append(replace(one, begin_ns=begin_ns, end_ns=int(after.begin[0]) if after else one.end_ns))
+        if following is not None:
+            begin_ns = ended[-1].end_ns if after else following.begin_ns
     return tuple(ended)
 
 

@@ -38,11 +38,11 @@ def lower_median(seconds: Floats) -> Floats:
 
 
 def without_common(
-    window: Window, phases: Collection[str], inside: Collection[str] = ("forward", "backward")
+    window: Window, phases: Collection[str], inside: Collection[str] = ("forward", "backward"), share: float = 1.0
 ) -> Window:
     """The time that ranks have in common in ``phases`` is gone: in each round up to that of the lower median rank.
 
-    What a rank takes beyond that stays: it makes the rank late, which is a separate loss.
+    What a rank takes beyond that stays: it makes the rank late, which is a separate loss. ``share``: that much of it.
 
     A device that is left idle by its host (``host``) is so in forward and backward, too, where the gradients of its
     first buckets are reduced meanwhile: without it they are ready that much less ahead of the last. Where in a step it
@@ -52,25 +52,33 @@ def without_common(
     work = dict(window.work)
     for name in phases:
         if name in work:
-            seconds = per_round(window, name)
-            left_s = np.maximum(seconds - lower_median(seconds)[:, None], 0.0)
-            left = np.divide(left_s, seconds, out=np.zeros_like(seconds), where=seconds > 0)
-            work[name] = work[name] * left[window.round_of[window.step_of]]
+            work[name] = work[name] * _uncommon(window, name, share)
     lane = window.reductions
-    if lane is not None and "host" in phases and "host" in work and window.on_device:
-        lane = replace(lane, lead_s=lane.lead_s * _denser(window, work["host"], inside)[:, None, :])
+    if lane is not None and "host" in work and "host" in phases and window.on_device:
+        gone_s = window.work["host"] - work["host"]
+        denser = _denser(window, gone_s, window.work["host"] * _uncommon(window, "host", 1.0), inside)
+        lane = replace(lane, lead_s=lane.lead_s * denser[:, None, :])
     return replace(window, work=work, reductions=lane)
 
 
-def _denser(window: Window, left_s: Floats, inside: Collection[str]) -> Floats:
+def _uncommon(window: Window, name: str, share: float) -> Floats:
+    """The share of phase ``name`` that is left without that ``share`` of what ranks have in common, (events, ranks)."""
+    seconds = per_round(window, name)
+    left_s = np.maximum(seconds - share * lower_median(seconds)[:, None], 0.0)
+    left = np.divide(left_s, seconds, out=np.zeros_like(seconds), where=seconds > 0)
+    uncommon: Floats = left[window.round_of[window.step_of]]
+    return uncommon
+
+
+def _denser(window: Window, gone_s: Floats, stays_s: Floats, inside: Collection[str]) -> Floats:
     """By what the phases ``inside`` and idle time among them become shorter before each reduction, (reductions, ranks).
 
-    ``left_s`` (events, ranks): the idle time that stays.
+    ``gone_s`` and ``stays_s`` (events, ranks): of the idle time among them.
     """
     reduces = window.kind == REDUCE
-    idle_s, left_s = window.work["host"][reduces], left_s[reduces]
-    busy_s = sum((window.work[name][reduces] for name in inside if name in window.work), start=np.zeros_like(idle_s))
-    denser: Floats = np.divide(busy_s + left_s, busy_s + idle_s, out=np.ones_like(idle_s), where=busy_s > 0)
+    busy_s = sum((window.work[name][reduces] for name in inside if name in window.work), start=stays_s[reduces])
+    whole_s = busy_s + gone_s[reduces]
+    denser: Floats = np.divide(busy_s, whole_s, out=np.ones_like(whole_s), where=(whole_s > 0) & bool(inside))
     return denser
 
 
