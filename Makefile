@@ -28,17 +28,17 @@ $(READY) $(VENV)/ready-for-demo: pyproject.toml constraints.txt
 demo: $(FOR_DEMO)  ## train on 1 and 2 ranks, compare, write a report
 	$(BIN)/allpull demo
 
-# What needs a quiet machine runs alone, the rest two files at a time in their order: what is long comes before the
-# doctests, which fill up the end.
+# What needs a quiet machine runs alone, the rest two files at a time in their order, or three where many of them wait:
+# what is long comes before the doctests, which fill up the end.
 HOSTS := ssh or slurm or root
 PYTEST := $(BIN)/python -m pytest
-PAIRED := -n 2 --dist loadfile --no-loadscope-reorder
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 test: $(READY)   ## the tests that state the facts, in six minutes on two quiet cores
-	$(PYTEST) -m "not (slow or alone or $(HOSTS))" $(PAIRED)
+	$(PYTEST) -m "not (slow or alone or $(HOSTS))" -n 2 $(BY_FILE)
 
 test-all: $(READY)  ## the rest: restarts, queues, hosts, containers, frameworks and browsers, all real
-	$(PYTEST) -m "(slow or $(HOSTS)) and not (alone or proof)" $(PAIRED) tests
+	$(PYTEST) -m "(slow or $(HOSTS)) and not (alone or proof)" -n 3 $(BY_FILE) tests
 	$(PYTEST) -m alone $$(grep -rl 'mark\.alone' tests --include='*.py' | sort)
 
 test-gpu: $(READY)  ## what needs an NVIDIA GPU

@@ -46,3 +46,21 @@ def test_steps_that_are_longer_than_the_usual_ones_are_a_part_of_each_epoch(monk
 
 def test_the_warm_up_of_the_only_epoch_comes_once_and_not_in_each(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "longer steps" not in measured(monkeypatch, 2.0).parts_s
+
+
+def evaluated(ranks: int, seconds: float) -> epochs.MeasuredEpochs:
+    """Epochs in each of which all ranks evaluate for so long."""
+    parts_s = {"evaluation": np.full(4, seconds)}
+    return epochs.MeasuredEpochs(
+        ranks=ranks, samples=320, parts_s=parts_s, by_rank_s={"evaluation": np.full((1, ranks), 4 * seconds)}
+    )
+
+
+@pytest.mark.parametrize(("alone_s", "on_8_s"), [(1.0, 1.0), (1.2, 1.0), (2.0, 0.25), (1.8, 0.25)])
+def test_an_evaluation_that_took_as_long_on_fewer_ranks_is_not_shared(alone_s: float, on_8_s: float) -> None:
+    """Each of two ranks evaluates for a second: a part of it, or all of it, as one rank alone did."""
+    rng = np.random.default_rng(0)
+    made = epochs.events(evaluated(2, 1.0), [evaluated(1, alone_s), evaluated(2, 1.0)], 400, rng)
+    assert np.median(made["evaluation"].on(8)) == pytest.approx(on_8_s, rel=0.02)
+    alone = epochs.events(evaluated(2, 1.0), [evaluated(2, 1.0)], 400, rng)
+    assert np.median(alone["evaluation"].on(8)) == pytest.approx(0.25, rel=0.02)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,10 +71,13 @@ def _by_rank(spans: pl.DataFrame, ranks: int) -> Floats:
     return seconds
 
 
-def events(measured: MeasuredEpochs, draws: int, rng: np.random.Generator) -> dict[str, Periodic]:
+def events(
+    measured: MeasuredEpochs, smaller: Sequence[MeasuredEpochs], draws: int, rng: np.random.Generator
+) -> dict[str, Periodic]:
     """What happens once per epoch, by name, with how it depends on the number of ranks.
 
-    A checkpoint that all ranks write counts as that of one: its bytes are those of the model, whoever writes them.
+    A checkpoint that all ranks write counts as that of one: its bytes are those of the model, whoever writes them. An
+    evaluation by all ranks is shared out among them, unless it took as long on fewer of them, in the ``smaller`` runs.
     """
     happening = {}
     for name, seconds in measured.parts_s.items():
@@ -84,6 +87,8 @@ def events(measured: MeasuredEpochs, draws: int, rng: np.random.Generator) -> di
         is_certain = True
         if name == "evaluation":
             division, is_certain = periodic.division(measured.by_rank_s[name])
+            if division == "sharded" and not _is_shorter_on_more(name, measured, smaller):
+                division = "serial"
         happening[name] = Periodic(
             seconds=periodic.resampled_mean(seconds, draws, rng),
             ranks=measured.ranks,
@@ -91,3 +96,15 @@ def events(measured: MeasuredEpochs, draws: int, rng: np.random.Generator) -> di
             is_certain=is_certain,
         )
     return happening
+
+
+def _is_shorter_on_more(name: str, measured: MeasuredEpochs, smaller: Sequence[MeasuredEpochs]) -> bool:
+    """Whether ``name`` took longer on fewer ranks, as work that they share does; with none to compare with, it would.
+
+    The run on the fewest ranks decides, by the nearer of the two ratios.
+    """
+    fewest = min((one for one in smaller if one.ranks < measured.ranks), key=lambda one: one.ranks, default=None)
+    if fewest is None or not fewest.parts_s[name].any():
+        return True
+    longer = float(fewest.parts_s[name].mean() / measured.parts_s[name].mean())
+    return longer * longer > measured.ranks / fewest.ranks

@@ -56,7 +56,8 @@ def calibrate(
     exchange = _exchange(timed, with_buckets, latency, draws, rng)
     by_host = crowding(runs, largest, resamples)
     looks = rng.permuted(resamples[id(with_buckets)], axis=1)[:, :LOOKS]
-    epochs = max((run.epochs for run in runs if run.epochs is not None), key=lambda one: one.ranks, default=None)
+    all_epochs = [run.epochs for run in runs if run.epochs is not None]
+    epochs = max(all_epochs, key=lambda one: one.ranks, default=None)
     fit = Calibration(
         job=Job(
             ranks=largest.ranks,
@@ -84,7 +85,7 @@ def calibrate(
         algorithms=exchange.algorithms,
         algorithm=exchange.algorithm,
         known_links=exchange.known_links,
-        events={} if epochs is None else events(epochs, draws, rng),
+        events={} if epochs is None else events(epochs, all_epochs, draws, rng),
         crowding=by_host,
         notes=tuple(exchange.notes),
     )
