@@ -98,12 +98,12 @@ def show_time(time_s: float) -> str:
 
     >>> show_time(0.0401), show_time(75.2), show_time(2.5e-6), show_time(7330), show_time(0.9999)
     ('40.1 ms', '75.2 s', '2.5 µs', '2 h 02 min', '1 s')
-    >>> show_time(0.0009999), show_time(1e-17)
-    ('1 ms', '0 s')
+    >>> show_time(0.0009999), show_time(1e-17), show_time(float("nan"))
+    ('1 ms', '0 s', 'nan s')
     """
     if abs(time_s) >= 100:
         return _show_long(time_s)
-    rounded = float(f"{time_s:.3g}") if abs(time_s) >= LEAST_S else 0.0
+    rounded = 0.0 if abs(time_s) < LEAST_S else float(f"{time_s:.3g}")
     for bound, scale, unit in _TIME_STEPS:
         if 0 < abs(rounded) < bound:
             return f"{rounded * scale:.3g} {unit}"

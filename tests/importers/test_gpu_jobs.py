@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.importers.gpu_job import GpuJob, simulated
+from tests.importers.gpu_job import BUCKET, GpuJob, simulated
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.run import metrics
@@ -147,6 +147,14 @@ def test_windows_of_one_process_are_of_one_rank(tmp_path: Path, hosts: int) -> N
     assert run.steps.filter(run.steps["rank"] == 0).height == 2 * job.steps
 
 
+def test_a_call_of_the_programs_own_is_no_bucket(tmp_path: Path) -> None:
+    """Buffers are broadcast in each step, with kernels that a host is ahead of."""
+    for waits in (True, False):
+        buckets = metrics(imported(GpuJob(waits=waits, buffers=True), tmp_path / str(waits))).buckets
+        assert buckets is not None
+        assert [one.size_bytes for one in buckets] == [BUCKET * 4] * 4
+
+
 def test_processes_of_containers_have_one_number(tmp_path: Path) -> None:
     simulated(GpuJob(ranks=4, says_rank=False), tmp_path / "made")
     for rank in range(4):
@@ -178,4 +186,6 @@ def test_time_blocked_in_collectives_is_no_network_where_a_rank_left_no_trace(tm
     explained = explain(AlignedRun(read_run(brought_in(tmp_path).directory)))
     assert not explained.result.findings
     assert explained.result.waiting is None
+    assert explained.result.phases.mean["transfer"] is None
+    assert not any("collectives loses" in note for note in explained.result.notes)
     assert explained.result.healthy is None

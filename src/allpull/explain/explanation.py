@@ -105,7 +105,8 @@ def explain(aligned: AlignedRun, references: Sequence[AlignedRun] = (), record: 
         healthy=_healthy(grown.efficiency, facts, answers, is_sure=not (answers.undecided or unsure)),
         notes=_begun(
             *_about(facts, grown, comm_hooks(run)),
-            *([] if facts.is_too_short else [*_without_a_reason(grown, answers), *unsure]),
+            *([] if facts.is_too_short or not window.complete else _without_a_reason(grown, answers)),
+            *([] if facts.is_too_short else unsure),
             *answers.notes,
             *_not_compared(references, compared),
             *texts([*window.gaps, *aligned.buckets.gaps, *_of_training(aligned), *run.gaps]),
@@ -236,10 +237,10 @@ def _seen(window: Window) -> ExplainedWindow:
 
 
 def _phases(window: Window, charged: Blame) -> PhaseTimes:
-    """Seconds per step of each phase; phases that no rank did are None."""
+    """Seconds per step of each phase; None: no rank did it, or it is unknown, as waiting is if some left no records."""
     steps = max(1, window.steps.size)
     each = {name: window.per_step(name).sum(axis=0) / steps for name in WORK if name in window.work}
-    if window.ranks > 1:
+    if window.ranks > 1 and window.complete:
         wait_s, blocked_s = charged.wait_s, charged.delay_s + charged.transfer_s
         each |= {"wait": wait_s.sum(axis=0) / steps, "transfer": (blocked_s - wait_s).sum(axis=0) / steps}
     return PhaseTimes(

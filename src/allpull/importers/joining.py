@@ -187,13 +187,15 @@ def _ranks_by_name(parts: Sequence[Part], gaps: list[str]) -> list[int]:
         places: dict[Process, Place] = {}
         processes = [_process(part, number) for part, number in zip(parts, numbers, strict=True)]
         for part, process in zip(parts, processes, strict=True):
-            places[process] = min(places.get(process, _place(part, process)), _place(part, process))
+            if not part.is_dump:  # torch names those by their rank
+                places[process] = min(places.get(process, _place(part, process)), _place(part, process))
         rank_of = {process: rank for rank, process in enumerate(sorted(places, key=lambda one: places[one]))}
         gaps.append(
             f"files of processes that ran at once have one number ({parts[0].source.shown}): taken for the number on "
             "each host, and ranks counted in the order of folders and names"
         )
-        return [rank_of[process] for process in processes]
+        ranks = zip(parts, processes, numbers, strict=True)
+        return [number if part.is_dump else rank_of[process] for part, process, number in ranks]
     size = max((part.stated_ranks for part in parts), default=0)
     if numbers and size and set(numbers) == set(range(1, size + 1)):
         gaps.append(f"the names of the files count ranks from 1 to {size:,}: rank 1 becomes 0")

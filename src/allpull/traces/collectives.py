@@ -44,6 +44,13 @@ def executions(trace: Trace) -> Iterator[tuple[Op | None, Op | None]]:
     yield from ((None, run) for runs in free.values() for run in runs)
 
 
+def of_gradients(trace: Trace, op: Op) -> bool:
+    """Whether DDP queued it: from the hook of a gradient, or in backward outside all autograd functions."""
+    if trace.accumulates.covers(op.begin_ns):
+        return True
+    return trace.marked_backward.covers(op.begin_ns) and not trace.differentiates.covers(op.begin_ns)
+
+
 def ready_ns(trace: Trace, op: Op | None, run: Op | None) -> int | None:
     """When the data were ready: on a device, when the kernels launched before it had ended; on a host, at the call."""
     if op is None:

@@ -18,7 +18,10 @@ STEP_MS = 40.0
 
 
 def trace(*, kernel_ms: float, copy_ms: float) -> dict[str, Any]:
-    """One rank that copies a batch to its device and launches a kernel every 1.5 ms, each of ``kernel_ms``."""
+    """One rank that copies a batch to its device and launches a kernel every 1.5 ms, each of ``kernel_ms``.
+
+    For the rest of a step its host does nothing.
+    """
     events: list[dict[str, Any]] = []
 
     def add(name: str, cat: str, begin_ms: float, ms: float, **args: Any) -> None:
@@ -43,9 +46,9 @@ def trace(*, kernel_ms: float, copy_ms: float) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kernel_ms", "copy_ms", "wanted"),
     [
-        (0.3, 0.1, {"launch-bound": STEP_MS - KERNELS * 0.3 - 0.1}),
+        (0.3, 0.1, {"launch-bound": KERNELS * (1.5 - 0.3), "between-phases": STEP_MS - KERNELS * 1.5 - 0.1}),
         (1.49, 9.0, {"copy-bound": 9.0}),
-        (0.6, 8.0, {"copy-bound": 8.0, "launch-bound": STEP_MS - KERNELS * 0.6 - 8.0}),
+        (0.6, 8.0, {"copy-bound": 8.0, "launch-bound": KERNELS * (1.5 - 0.6)}),
     ],
     ids=["launch-bound", "copy-bound", "both"],
 )

@@ -24,7 +24,7 @@ from allpull.rundir.read.run import RunData
 from allpull.schema.events import TraceWindow
 from allpull.schema.gap import Gap
 from allpull.schema.results import BucketTime
-from allpull.traces.collectives import SLACK_NS, executions, ready_ns, with_facts
+from allpull.traces.collectives import SLACK_NS, executions, of_gradients, ready_ns, with_facts
 from allpull.traces.kineto import MAX_NS, read_window
 from allpull.traces.trace import Op, Trace
 from allpull.units import NS_PER_S
@@ -66,7 +66,10 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
         trace = read_window(root, window.file, left)
         left -= trace.read_bytes
         queued = _queued(trace, _RealTime.of(run, rank))
-        called = _called(queued, calls[rank]["begin_ns"].to_numpy())
+        if trace.on_device and trace.accumulates:  # moments of calls are of the device, which may be steps behind
+            called = [not of_gradients(trace, one.op) for one in queued]
+        else:
+            called = _called(queued, calls[rank]["begin_ns"].to_numpy())
         own = [
             one
             for one, is_called in zip(queued, called, strict=True)

@@ -20,7 +20,8 @@ def opposed_passes(facts: Facts) -> list[str]:
     Waiting for a CPU may fall into either pass.
     """
     window = facts.window
-    if window.ranks != 2 or window.on_device or facts.late.own_meetings or not window.steps.size:
+    is_compared = window.ranks == 2 and window.complete and not window.on_device  # nobody else may be last
+    if not is_compared or facts.late.own_meetings or not window.steps.size:
         return []
     held_s = held_up(window, facts.machine)
     queued_s = 0.0 if held_s is None else float(held_s.mean(axis=0).max())

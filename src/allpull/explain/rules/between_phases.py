@@ -30,6 +30,7 @@ When it is wrong
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -41,6 +42,7 @@ from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.idle_device import idle_device
 from allpull.explain.evidence.late.cpu_waiting import is_work
 from allpull.explain.evidence.late.stalls import COLLECTION, MOST, explained_shares
+from allpull.explain.pricing.price import without_all
 from allpull.explain.remedy import joined
 from allpull.explain.remedy_text import mark_or_trace, numbered
 from allpull.explain.rules.common_stall import CAUSES, against
@@ -55,7 +57,20 @@ LEAST = 0.05  # of a step: any loop does some work between its phases
 
 def find(facts: Facts) -> list[Candidate]:
     """The job, where all ranks spend time outside the known phases, or their hosts do and devices are idle."""
-    return [*_in_other(facts), *_while_idle(facts)]
+    found = [*_in_other(facts), *_while_idle(facts)]
+    return found if len(found) < 2 else [_both(*found)]
+
+
+def _both(one: Candidate, other: Candidate) -> Candidate:
+    """Both as one finding: what their hosts do in the one time, they may do in the other."""
+    without = partial(without_all, removals=[each.without for each in (one, other) if each.without is not None])
+    return replace(
+        one,
+        title=f"{one.title}; {other.title[0].lower()}{other.title[1:]}",
+        evidence=(*one.evidence, *other.evidence),
+        without=without,
+        bounds=(as_recorded, without),
+    )
 
 
 def _while_idle(facts: Facts) -> list[Candidate]:

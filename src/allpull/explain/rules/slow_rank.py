@@ -340,7 +340,7 @@ def _verb(group: Group, facts: Facts, slept: float | None) -> Does:
 
 def waiting_evidence(ranks: list[int], facts: Facts) -> tuple[Evidence, ...]:
     """How long the others waited for ``ranks``; of one rank, also how often it was last."""
-    if facts.blame is None:
+    if facts.blame is None or not facts.window.complete:  # they may have waited for a rank without records
         return ()
     others = np.setdiff1d(np.arange(facts.window.ranks), ranks)
     caused_s = float(facts.blame.caused_s[ranks][:, others].sum()) / max(1, facts.window.steps.size * others.size)

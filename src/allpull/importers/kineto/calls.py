@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from allpull.traces.collectives import executions, ready_ns, with_facts
+from allpull.traces.collectives import executions, of_gradients, ready_ns, with_facts
 from allpull.traces.intervals import Stretches, of
 from allpull.traces.trace import Group, Op, Trace
 
@@ -72,7 +72,7 @@ def _call(trace: Trace, op: Op | None, run: Op | None) -> Call | None:
     described = first if first is None or run is None or first is run else with_facts(first, run)
     if first is None or described is None or described.family is None:
         return None
-    is_reduction = op is not None and described.family == "all_reduce" and _of_gradients(trace, op)
+    is_reduction = op is not None and described.family == "all_reduce" and of_gradients(trace, op)
     ran = None if run is None else (run.begin_ns, run.end_ns)
     wait = None if run is None or is_reduction else _wait_of(trace, op, run)
     return Call(
@@ -98,13 +98,6 @@ def _use(trace: Trace, op: Op) -> Use:
         group=group.name,
         group_ranks=op.group_ranks or group.ranks,
     )
-
-
-def _of_gradients(trace: Trace, op: Op) -> bool:
-    """Whether DDP queued it: from the hook of a gradient, or in backward outside all autograd functions."""
-    if trace.accumulates.covers(op.begin_ns):
-        return True
-    return trace.marked_backward.covers(op.begin_ns) and not trace.differentiates.covers(op.begin_ns)
 
 
 def _wait_of(trace: Trace, op: Op | None, run: Op) -> tuple[int, int] | None:

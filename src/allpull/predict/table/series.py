@@ -176,15 +176,16 @@ def _notes(setups: Sequence[_Setup], shown: _Setup) -> Iterable[str]:
         yield f"{counted(len(setups), 'setup')} of this series are calibrated apart; shown is that of {shown.name}"
     if any(one.unit != shown.unit for one in setups):
         yield "some of them have rates in images/s, others speed-ups alone"
-    growth = fitted(shown.calibrated)
-    misses = {one.ranks: growth.rate(one.ranks) / one.rate.middle - 1 for one in shown.calibrated}
-    worst = max(misses, key=lambda ranks: abs(misses[ranks]))
-    if abs(misses[worst]) >= MISFIT:
-        yield (
-            f"the fit, whose step grows alike with each doubling, is {percent(abs(misses[worst]), 1)} "
-            f"{'above' if misses[worst] > 0 else 'below'} what was measured on {worst:,} ranks: steps of this series "
-            "grow otherwise, and larger sizes may lie outside the intervals"
-        )
+    for one in setups:
+        growth = fitted(one.calibrated)
+        misses = {size.ranks: growth.rate(size.ranks) / size.rate.middle - 1 for size in one.calibrated}
+        worst = max(misses, key=lambda ranks: abs(misses[ranks]))
+        if abs(misses[worst]) >= MISFIT:
+            yield (
+                f"{'the fit' if len(setups) == 1 else f'the fit of {one.name}'}, whose step grows alike with each "
+                f"doubling, is {percent(abs(misses[worst]), 1)} {'above' if misses[worst] > 0 else 'below'} what was "
+                f"measured on {worst:,} ranks: its steps grow otherwise, and larger sizes may lie outside the intervals"
+            )
 
 
 def _refusal(series: str, reason: str, sizes: Sequence[RefusedSize] = ()) -> PredictResult:

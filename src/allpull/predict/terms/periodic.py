@@ -58,7 +58,8 @@ def division(by_rank_s: Floats) -> tuple[Division, bool]:
     """How the work of events ``by_rank_s`` (events, ranks) is divided, and whether that can be seen.
 
     One rank that works while the others do nothing is serial. All ranks alike is sharded; it could also be the same
-    work on every rank, which more ranks do not shorten: a run on fewer of them tells. Anything between counts as serial, which is the slower answer.
+    work on every rank, which more ranks do not shorten: a run on fewer of them tells. Anything between counts as
+    serial, which is the slower answer.
 
     >>> division(np.array([[4.0, 0.0, 0.0, 0.1]])), division(np.array([[1.0, 0.9]])), division(np.array([[3.0]]))
     (('serial', True), ('sharded', True), ('serial', False))
