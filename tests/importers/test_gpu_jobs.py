@@ -11,11 +11,16 @@ import pytest
 from tests.importers.gpu_job import BUCKET, GpuJob, simulated
 
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.programs import program
 from allpull.analyse.run import metrics
+from allpull.compare.comparability import check_comparable, differences, facts
+from allpull.errors import BadInput
 from allpull.explain.explanation import explain
 from allpull.importers.assemble import Imported, import_traces
 from allpull.rundir.read.run import read_run
 from allpull.schema.explained import ExplainResult, Finding
+from allpull.traces.collectives import executions
+from allpull.traces.trace import Op, Trace
 
 
 def imported(job: GpuJob, tmp_path: Path) -> AlignedRun:
@@ -189,3 +194,34 @@ def test_time_blocked_in_collectives_is_no_network_where_a_rank_left_no_trace(tm
     assert explained.result.phases.mean["transfer"] is None
     assert not any("collectives loses" in note for note in explained.result.notes)
     assert explained.result.healthy is None
+
+
+def test_traces_of_other_networks_are_of_another_program(tmp_path: Path) -> None:
+    """The elements of its gradients are what a trace shows of a program."""
+    runs = []
+    for buckets in (4, 2, 4):
+        folder = tmp_path / str(len(runs))
+        runs.append(imported(GpuJob(buckets=buckets), folder).data)
+    one, smaller, again = runs
+    assert one.record.spec == {"import": {"device": "accelerator", "gradients": 4 * BUCKET}}
+    assert program(one.record).is_same(program(again.record))
+    assert not program(one.record).is_same(program(smaller.record))
+    unstated = one.record.model_copy(update={"spec": {}})
+    assert program(unstated).is_same(program(one.record))
+    assert program(one.record).is_same(program(unstated))
+    sides = [facts(one)], [facts(smaller)]
+    with pytest.raises(BadInput, match="elements of gradients"):
+        check_comparable(*sides, differences(*sides), anyway=False)
+    sides = [facts(one)], [facts(again)]
+    assert not check_comparable(*sides, differences(*sides), anyway=False)
+
+
+def test_a_reduce_scatter_of_gloo_is_one_call() -> None:
+    """It reduces all, and each rank keeps its part; kernels of a device are of the operation that launched them."""
+    trace = Trace()
+    trace.queued = [Op(family="reduce_scatter", begin_ns=0, end_ns=10, thread=0, elements=8, is_certain=True)]
+    run = Op(family="all_reduce", begin_ns=5, end_ns=30, thread=1, elements=16, is_certain=True)
+    trace.run = [run]
+    assert [(op is not None, ran is run) for op, ran in executions(trace)] == [(True, True)]
+    run.on_device = True
+    assert [(op is None, ran is None) for op, ran in executions(trace)] == [(False, True), (True, False)]

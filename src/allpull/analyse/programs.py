@@ -11,7 +11,8 @@ from allpull.rundir.read.run import RunData
 from allpull.rundir.user_command import user_command
 from allpull.schema.run import RunRecord
 
-WORK_FACTS = ("model.", "data.", "rehearsal.shrink", "rehearsal.accelerator.model")
+GRADIENTS = "import.gradients"
+WORK_FACTS = ("model.", "data.", "rehearsal.shrink", "rehearsal.accelerator.model", GRADIENTS)
 """Beginnings of the options that decide what a sample costs."""
 
 HOW_READ = frozenset(
@@ -36,6 +37,7 @@ NEUTRAL_WORDS = frozenset(
 DECIDING_WORDS = frozenset(("model", "data", "dataset", "norm"))
 """Words in names of options that decide what a sample costs, whatever else the name says."""
 
+IMPORT = "import"  # the kind of runs of which only traces are known
 DIGEST_CHARACTERS = 8
 CONTENTS = "contents"  # of the script, among the facts of a program
 _WORD = re.compile(r"[a-z]+")
@@ -51,6 +53,8 @@ class Program:
 
     def is_same(self, other: Program) -> bool:
         """Whether both train the same: what one of them does not state counts as equal only for imported traces."""
+        if self.kind == other.kind == IMPORT:
+            return all(other.work.get(name, value) == value for name, value in self.work.items())
         return (self.kind, self.work) == (other.kind, other.work)
 
     def is_edited(self, other: Program) -> bool:
@@ -67,7 +71,7 @@ def program(record: RunRecord) -> Program:
         return Program(kind=record.kind, name=record.name, work=work)
     command = user_command(record.command)
     if not command.program:
-        return Program(kind="import", name="imported traces")
+        return Program(kind=IMPORT, name="imported traces", work=work)
     work |= {name: value for name, value in command.options.items() if not _is_neutral(name)}
     work |= {"program": command.program, CONTENTS: (record.script_sha256 or "")[:DIGEST_CHARACTERS]}
     return Program(kind="run", name=command.program, work=work)

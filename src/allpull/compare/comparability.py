@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from allpull.analyse import scaling
-from allpull.analyse.programs import flat
+from allpull.analyse.programs import GRADIENTS, flat
 from allpull.errors import BadInput
 from allpull.rundir.read.run import RunData
 from allpull.rundir.user_command import user_command
@@ -46,6 +46,7 @@ def facts(run: RunData) -> Facts:
         **_batch(run),
         **scaling.facts(run),
         **{name: options[name] for name in REHEARSED if name in options},
+        **({"elements of gradients": options.pop(GRADIENTS)} if GRADIENTS in options else {}),
     }
     other = {name: value for name, value in options.items() if name not in key}
     if record.kind == "run":

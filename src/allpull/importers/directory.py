@@ -11,7 +11,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from allpull.errors import BadInput
 from allpull.importers import records
 from allpull.importers.clocks import Clocks
 from allpull.importers.joining import Joined, Rank
+from allpull.importers.kineto.calls import Call
 from allpull.importers.sources import Source
 from allpull.output_folder import make_folder
 from allpull.regular_file import regular
@@ -28,6 +29,7 @@ from allpull.rundir.safe_open import shown_path
 from allpull.rundir.write import private_folder, whole_file
 from allpull.schema.base import tag
 from allpull.schema.run import RunRecord
+from allpull.traces.classify import item_bytes
 from allpull.units import NS_PER_S
 from allpull.version import __version__
 
@@ -89,7 +91,7 @@ def _record(joined: Joined, gaps: Sequence[str], *, name: str, places: Sequence[
         ended_utc=f"{end:%Y-%m-%dT%H:%M:%SZ}",
         status="completed",
         command=["allpull", "import", *map(shown_path, places[:1000])],
-        spec={},
+        spec={"import": _facts(joined)},
         launcher=LAUNCHER,
         ranks=len(joined.ranks),
         hosts=joined.hosts,
@@ -97,6 +99,20 @@ def _record(joined: Joined, gaps: Sequence[str], *, name: str, places: Sequence[
         gaps=list(gaps),
     )
     return redacted(record)
+
+
+def _facts(joined: Joined) -> dict[str, object]:
+    """What traces show of their program: the elements of its gradients, and whether a device was profiled."""
+    steps = (step for rank in joined.ranks for _, step in rank.steps)
+    sizes = [_elements(step.reduction.calls) for step in steps if step.reduction is not None]
+    device = "accelerator" if any("kernels" in rank.sources for rank in joined.ranks) else "host"
+    return {"device": device} | ({"gradients": max(sizes)} if sizes and all(sizes) else {})
+
+
+def _elements(calls: Iterable[Call]) -> int:
+    """The elements that ``calls`` reduce; 0: not known of one of them."""
+    counts = [call.use.size_bytes // (item_bytes(call.use.dtype) or call.use.size_bytes + 1) for call in calls]
+    return sum(counts) if all(counts) else 0
 
 
 def _identity(joined: Joined) -> Iterator[str]:

@@ -109,6 +109,9 @@ MADE_OF: Mapping[str, frozenset[str]] = {
 }
 """Operations that back-ends implement with other kernels; any other operation has kernels of its own name."""
 
+MADE_ON_HOSTS: Mapping[str, frozenset[str]] = {"reduce_scatter": frozenset({"all_reduce"})}
+"""Those that Gloo alone implements so: ``_reduce_scatter_base`` reduces all, and each rank keeps its part."""
+
 _LIBRARY = re.compile(r"[nr]ccl|msccl|oneccl|xccl|hccl|cncl|mccl|multimem_all|(?:one|two)_shot_all", re.IGNORECASE)
 _KERNEL_OPS = re.compile(
     r"AllReduce|all_reduce|AllGather|all_gather|ReduceScatter|reduce_scatter|AllToAll|SendRecv|Broadcast|Reduce",

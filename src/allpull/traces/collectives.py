@@ -130,12 +130,16 @@ def _first_match(op: Op, free: Mapping[str | None, deque[Op]]) -> Op | None:
 
 
 def _kernels_of(op: Op) -> frozenset[str | None]:
-    return classify.MADE_OF.get(op.family or "", frozenset({op.family}))
+    return classify.MADE_OF.get(op.family or "", frozenset({op.family})) | _made_on_hosts(op)
+
+
+def _made_on_hosts(op: Op) -> frozenset[str | None]:
+    return classify.MADE_ON_HOSTS.get(op.family or "", frozenset())
 
 
 def _may_be(op: Op, run: Op) -> bool:
     """Whether ``run`` can be the execution of ``op``: operation, size and group agree where both are known."""
-    families = _kernels_of(op)
+    families = _kernels_of(op) - (_made_on_hosts(op) if run.on_device else frozenset())
     same_family = run.family is None or run.family in families
     same_size = len(families) > 1 or None in (op.elements, run.elements) or op.elements == run.elements
     return same_family and same_size and (None in (op.group, run.group) or op.group == run.group)
