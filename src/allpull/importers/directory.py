@@ -111,7 +111,7 @@ def _facts(joined: Joined) -> dict[str, object]:
 
 def _elements(calls: Iterable[Call]) -> int:
     """The elements that ``calls`` reduce; 0: not known of one of them."""
-    counts = [call.use.size_bytes // (item_bytes(call.use.dtype) or call.use.size_bytes + 1) for call in calls]
+    counts = [call.use.size_bytes // size if (size := item_bytes(call.use.dtype)) else 0 for call in calls]
     return sum(counts) if all(counts) else 0
 
 
