@@ -60,9 +60,7 @@ def ready_ns(trace: Trace, op: Op | None, run: Op | None) -> int | None:
     if not run.on_device:
         return op.begin_ns
     ended = trace.ended_of_launched_before(op.begin_ns)
-    if ended is None and not trace.computing.covers(
-        run.begin_ns
-    ):  # for example in a graph: it may have been queued since
+    if ended is None and not trace.computing.covers(run.begin_ns):  # as in a graph: it may have been queued since
         ended = trace.computing.last_end_before(run.begin_ns)
     return run.begin_ns if ended is None else min(ended, run.begin_ns)
 

@@ -3,8 +3,8 @@
 Gloo: ``c10d::allreduce_`` on the program's thread begins when a bucket is queued, which is when its last gradient is
 there, and ``gloo:all_reduce`` on a worker thread is its execution, waiting for other ranks included. NCCL: the same
 operation queues it, maybe many steps ahead; it is ready when the device has finished what was launched before, and a
-kernel executes it. ``traces.collectives`` pairs the two. Kineto stamps the real-time
-clock; pairs of clock readings of the rank convert it to its monotonic one.
+kernel executes it. ``traces.collectives`` pairs the two. Kineto stamps the real-time clock; pairs of clock readings of
+the rank convert it to its monotonic one.
 """
 
 from __future__ import annotations
