@@ -161,6 +161,16 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def show_steps(count: int, first: int, last: int) -> str:
+    """``count`` steps from ``first`` to ``last``, some of which may be missing.
+
+    >>> show_steps(20, 10, 29), show_steps(12, 10, 29)
+    ('steps 10 to 29', '12 steps of 10 to 29')
+    """
+    whole = count == last - first + 1
+    return f"steps {first:,} to {last:,}" if whole else f"{counted(count, 'step')} of {first:,} to {last:,}"
+
+
 def show_spread(value: float, half_width: float) -> str:
     """A value with its spread, both rounded to the digits that the spread justifies.
 

@@ -24,7 +24,8 @@ class GpuJob:
     ``loader``: until a batch is there; ``issue``: of the host for one operation; ``bucket``: one of ``buckets`` on the
     network. ``waits``: each step ends with ``.item()``. ``idle``: what the host does after it, outside torch. Rank 0
     evaluates for ``evaluation`` after every ``every`` steps, before ``prof.step()``. ``buffers``: are broadcast before
-    forward, in calls that name their root.
+    forward, in calls that name their root. ``slow``: how much longer the last rank computes in forward. ``window``: the
+    profiler records so many steps of each so many, and saves them as a trace of their own; None: all steps as one.
     """
 
     ranks: int = 2
@@ -42,12 +43,15 @@ class GpuJob:
     evaluation: float = 0.0
     says_rank: bool = True
     buffers: bool = False
+    slow: float = 0.0
+    window: tuple[int, int] | None = None
 
 
 @dataclass(kw_only=True)
 class _Rank:
     number: int
-    events: list[Event] = field(default_factory=list)
+    step: int = 0
+    events: list[tuple[int, Event]] = field(default_factory=list)
     host: float = 0.0
     stream: float = 0.0
     correlation: int = 0
@@ -55,9 +59,8 @@ class _Rank:
     def add(self, name: str, category: str, thread: int, begin: float, end: float, **arguments: Any) -> None:
         process = DEVICE if category in ("kernel", "gpu_memcpy") else 4000 + self.number
         times = {"ts": round(BASE_US + begin, 3), "dur": round(end - begin, 3)}
-        self.events.append(
-            {"ph": "X", "cat": category, "name": name, "pid": process, "tid": thread, **times, "args": arguments}
-        )
+        about = {"ph": "X", "cat": category, "name": name, "pid": process, "tid": thread}
+        self.events.append((self.step, about | times | {"args": arguments}))
 
     def launch(self, thread: int, at: float) -> int:
         self.correlation += 1
@@ -80,6 +83,8 @@ def simulated(job: GpuJob, folder: Path | None = None) -> float:
     ends, network = list[float](), 0.0
     for step in range(job.steps):
         begun = [rank.host for rank in ranks]
+        for rank in ranks:
+            rank.step = step
         queued = [list(_until_backward_ends(job, rank)) for rank in ranks]
         freed = network
         for place in range(job.buckets):
@@ -95,7 +100,7 @@ def simulated(job: GpuJob, folder: Path | None = None) -> float:
     if folder is not None:
         folder.mkdir(parents=True)
         for rank in ranks:
-            _save(job, rank, folder / f"rank{rank.number}.json")
+            _save(job, rank, folder)
     return (ends[-1] - ends[3]) / (job.steps - 4) / 1e6
 
 
@@ -111,8 +116,9 @@ def _until_backward_ends(job: GpuJob, rank: _Rank) -> Iterator[tuple[float, int]
         name, at = "ncclDevKernel_Broadcast_RING_LL", max(begun + 12, rank.stream)
         rank.add(name, "kernel", NCCL, at, at + 1, correlation=number, stream=NCCL, **facts)
         rank.host += 20
+    longer = job.slow / job.forward[0] if rank.number == job.ranks - 1 else 0.0
     for _ in range(job.forward[0]):
-        rank.run("forward_kernel", HOST, job.issue, job.forward[1], "aten::convolution")
+        rank.run("forward_kernel", HOST, job.issue, job.forward[1] + longer, "aten::convolution")
     rank.add("DistributedDataParallel.forward", "user_annotation", HOST, begun, rank.host)
     for number in range(job.backward[0]):
         op = "autograd::engine::evaluate_function: ConvolutionBackward0"
@@ -159,7 +165,12 @@ def _described(job: GpuJob, rank: _Rank) -> dict[str, Any]:
     }
 
 
-def _save(job: GpuJob, rank: _Rank, path: Path) -> None:
+def _save(job: GpuJob, rank: _Rank, folder: Path) -> None:
     about = {"rank": rank.number, "world_size": job.ranks, "backend": "nccl"}
-    trace = {"traceEvents": rank.events, "baseTimeNanoseconds": 1759276800000000000, "host_name": "node1"}
-    path.write_text(json.dumps(trace | ({"distributedInfo": about} if job.says_rank else {})), "utf-8")
+    facts = {"baseTimeNanoseconds": 1759276800000000000, "host_name": "node1"}
+    facts |= {"distributedInfo": about} if job.says_rank else {}
+    steps, cycle = job.window or (job.steps, job.steps)
+    for place, first in enumerate(range(0, job.steps - steps + 1, cycle)):
+        events = [event for step, event in rank.events if first <= step < first + steps]
+        name = f"rank{rank.number}.json" if job.window is None else f"window{place}_rank{rank.number}.json"
+        (folder / name).write_text(json.dumps(facts | {"traceEvents": events}), "utf-8")

@@ -225,3 +225,16 @@ def test_a_reduce_scatter_of_gloo_is_one_call() -> None:
     assert [(op is not None, ran is run) for op, ran in executions(trace)] == [(True, True)]
     run.on_device = True
     assert [(op is None, ran is None) for op, ran in executions(trace)] == [(False, True), (True, False)]
+
+
+@pytest.mark.parametrize(("active", "cycle"), [(3, 10), (6, 10), (1, 5), (4, 4)])
+def test_windows_of_a_profiler_are_explained_together(tmp_path: Path, active: int, cycle: int) -> None:
+    """A few steps at a time are what schedules of torch's profiler record; the last rank is 4 ms late in all."""
+    job = GpuJob(steps=100, slow=4000.0, window=(active, cycle))
+    result = explain(imported(job, tmp_path)).result
+    found = the("slow-rank", result)
+    assert found.ranks == [1]
+    assert found.gain is not None
+    assert found.gain.value == pytest.approx(simulated(job) / simulated(replace(job, slow=0.0)), rel=0.01)
+    assert result.window.steps == 100 // cycle * active
+    assert result.window.seconds / result.window.steps == pytest.approx(simulated(job), rel=0.01)

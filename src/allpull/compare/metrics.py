@@ -18,7 +18,8 @@ from allpull.analyse.epochs import times
 from allpull.analyse.epochs.parts import PARTS, Epochs, epochs_of, wanted_accuracy
 from allpull.analyse.steps import phases, throughput
 from allpull.analyse.steps.grid import Floats, arrange
-from allpull.replay.recording.step_choice import ChosenSteps, NoWindow, choose_steps
+from allpull.replay.recording.chosen_steps import ChosenSteps
+from allpull.replay.recording.step_choice import NoWindow, choose_steps
 from allpull.schema.compared import Scale
 from allpull.schema.explained import Efficiency, ExplainResult
 from allpull.schema.results import Interval
@@ -174,7 +175,7 @@ def _with_pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int
     """
     if isinstance(window, NoWindow):
         return None
-    grid = arrange(aligned.steps, window.steps, ranks, aligned.reductions)
+    grid = arrange(aligned.steps, window.numbers, ranks, aligned.reductions)
     samples, times_s = grid.samples.sum(axis=1), throughput.step_times_s(grid)
     if np.isnan(samples).any() or not (samples.sum() > 0 and times_s.sum() > 0):
         return None
@@ -186,7 +187,7 @@ def _pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int) -> 
     """Evaluation and checkpoint time per step of that window: steady steps have none; too few for an error."""
     if isinstance(window, NoWindow):
         return
-    grid = arrange(aligned.steps, window.steps, ranks, aligned.reductions)
+    grid = arrange(aligned.steps, window.numbers, ranks, aligned.reductions)
     for name in PAUSES:
         if not np.isnan(grid.spans_s[name]).all():
             yield f"phases.{name}", Measured(value=float(np.nan_to_num(grid.spans_s[name]).mean()))

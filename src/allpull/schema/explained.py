@@ -15,7 +15,7 @@ INDICATIVE = 0.05  # of the measured time: a replay that misses it by more is no
 
 
 class ExplainedWindow(Record):
-    """The consecutive steps on which the explanation is based."""
+    """The steps on which the explanation is based: consecutive, but for those of several profiler windows."""
 
     steps: int = Field(ge=0)
     seconds: float = Field(ge=0)

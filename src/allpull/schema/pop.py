@@ -23,7 +23,7 @@ class OutsideCommunication(Record):
 
 
 class PopEfficiencies(Record):
-    """Efficiencies as the POP Centre defines them, of the consecutive steps that `allpull explain` replays.
+    """Efficiencies as the POP Centre defines them, of the steps that `allpull explain` replays.
 
     parallel = load_balance · communication, communication = serialisation · transfer,
     global = parallel · computational.

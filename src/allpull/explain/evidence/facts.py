@@ -33,6 +33,7 @@ from allpull.replay.useful import COMPUTE
 from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Bools, Window
 from allpull.rundir.read.run import RunData
+from allpull.units import show_steps
 
 MORE_STEPS = 2  # than the mean rank: the last step may be recorded by some ranks only
 SLOW_ON_CPUS = 0.08  # of a step: cores of one machine differ by up to 7 % over a run without a fault (real_faults.py)
@@ -183,7 +184,7 @@ class Facts(Observed):
     def span(self) -> str:
         """The steps that numbers come from, as evidence names them."""
         steps = self.window.steps
-        return f"steps {steps[0]:,} to {steps[-1]:,}" if steps.size else "no steps"
+        return show_steps(steps.size, int(steps[0]), int(steps[-1])) if steps.size else "no steps"
 
     def mean_s(self, phase: str) -> Floats:
         """Seconds per step of ``phase`` by rank, shape (ranks,)."""

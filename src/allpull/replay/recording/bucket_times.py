@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from allpull.analyse.collectives.reductions import with_meetings
 from allpull.analyse.collectives.traced_buckets import BucketWindows, bucket_sizes
 from allpull.analyse.steps.grid import Floats
+from allpull.replay.recording.chosen_steps import ChosenSteps
 from allpull.replay.window import Reductions
 from allpull.rundir.read.buckets import counts
 from allpull.rundir.read.events import EventLog
@@ -76,13 +77,13 @@ class LeadTimes:
         return replace(self, step=rows[kept], **{name: getattr(self, name)[kept] for name in entries})
 
 
-def all_leads(ready: pl.DataFrame, listed: pl.DataFrame, numbers: Ints) -> LeadTimes:
-    """How long before the arrival of its rank each bucket was ready, in steps ``numbers``, which are consecutive.
+def all_leads(ready: pl.DataFrame, listed: pl.DataFrame, steps: ChosenSteps) -> LeadTimes:
+    """How long before the arrival of its rank each bucket was ready, in ``steps``.
 
     ``ready``: columns of ``rundir.read.buckets.SCHEMA``; ``listed``: of ``rundir.read.reductions.SCHEMA``, of these
     steps; both with moments of each rank's own clock, sorted by rank and step.
     """
-    inside = ready["step"].is_between(int(numbers[0]), int(numbers[-1]))
+    inside = steps.hold(ready["step"])
     if listed.is_empty():
         return _alone(ready, inside.to_numpy())
     ready = ready.filter(inside)

@@ -19,10 +19,11 @@ from allpull.analyse.collectives.matching import OPAQUE, Matched
 from allpull.analyse.steps.device import with_host
 from allpull.analyse.steps.grid import Floats
 from allpull.replay.recording import bucket_times
-from allpull.replay.recording.calls import Calls, Moments, StepRecords, calls, in_window, moments, step_records
+from allpull.replay.recording.calls import Calls, Moments, StepRecords, calls, moments
+from allpull.replay.recording.chosen_steps import ChosenSteps
 from allpull.replay.recording.meetings import Events, order_events
 from allpull.replay.recording.segments import in_segments
-from allpull.replay.recording.step_choice import ChosenSteps, NoWindow, choose_steps, shorten
+from allpull.replay.recording.step_choice import NoWindow, choose_steps, shorten
 from allpull.replay.recording.work import PHASES, lay_out_work
 from allpull.replay.window import CALL, REDUCE, WORK, Level, Reductions, Window
 from allpull.schema.gap import Gap
@@ -47,8 +48,8 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
         return steps
     ranks = run.record.ranks
     steps = shorten(steps, ranks=ranks, events=_count(aligned, steps), buckets=_buckets(aligned, steps))
-    records = step_records(aligned.steps, steps.steps)
-    recorded = moments(records, in_window(aligned.reductions, steps.steps), ranks)
+    records = StepRecords(of_run=aligned.steps, inside=steps.hold(aligned.steps["step"]))
+    recorded = moments(records, steps.inside(aligned.reductions), steps, ranks)
     apart_s = float(recorded.begin_s[0].max() - recorded.end_s[-1].min())
     if apart_s > aligned.clock.slack_ns / NS_PER_S:
         by = show_time(apart_s)
@@ -66,10 +67,10 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
     more_gaps += _gap_of_unidentified(aligned, steps, records, work)
     reductions = _with_own(reductions, recorded, events, work)
     paced_s, issued_s, fetched_s = (_seconds_or_none(records, f"{name}_ns", ranks) for name in OF_HOST)
-    local = np.isin(steps.steps, aligned.local.to_numpy())
+    local = np.isin(steps.numbers, aligned.local.to_numpy())
     queued_s, queue_gaps = _queued(_matrix(records, "queued_ns", ranks) / NS_PER_S)
     return Window(
-        steps=steps.steps,
+        steps=steps.numbers,
         odd=steps.kinds > 0,
         odd_tags=steps.kinds,
         samples=_matrix(records, "samples", ranks),
@@ -101,7 +102,7 @@ def record_window(aligned: AlignedRun) -> Window | NoWindow:
 
 def _without_meetings(aligned: AlignedRun, steps: ChosenSteps) -> NoWindow:
     """Why a window of ``steps`` has no collective of all ranks."""
-    if np.isin(steps.steps, aligned.local.to_numpy()).all():
+    if np.isin(steps.numbers, aligned.local.to_numpy()).all():
         why = "gradients were exchanged within groups of fewer than all ranks: who waited within them is not told"
         return NoWindow(reason=why)
     return NoWindow(reason="no collective of these steps could be matched across ranks: nobody is seen to wait")
@@ -109,15 +110,14 @@ def _without_meetings(aligned: AlignedRun, steps: ChosenSteps) -> NoWindow:
 
 def _count(aligned: AlignedRun, steps: ChosenSteps) -> int:
     """At most how many events a window of ``steps`` has."""
-    called = in_window(aligned.matched.calls.select("step", "match"), steps.steps)
-    return called["match"].n_unique() + 2 * steps.steps.size
+    called = steps.inside(aligned.matched.calls.select("step", "match"))
+    return called["match"].n_unique() + 2 * steps.size
 
 
 def _buckets(aligned: AlignedRun, steps: ChosenSteps) -> int:
     """The approximate number of buckets per step."""
-    inside = pl.col("step").is_between(int(steps.steps[0]), int(steps.steps[-1]))
-    recorded = aligned.ready.select(pl.col("ready_ns").list.len().cast(pl.Int64).filter(inside).sum()).item()
-    return -(-int(recorded) // (steps.steps.size * aligned.data.record.ranks))
+    counts = aligned.ready["ready_ns"].list.len().cast(pl.Int64).filter(steps.hold(aligned.ready["step"]))
+    return -(-int(counts.sum()) // (steps.size * aligned.data.record.ranks))
 
 
 def _calls(aligned: AlignedRun, steps: ChosenSteps, recorded: Moments) -> tuple[Calls, Iterator[Gap]]:
@@ -126,11 +126,11 @@ def _calls(aligned: AlignedRun, steps: ChosenSteps, recorded: Moments) -> tuple[
     Steps of an accelerator have none where only the host's moments are known, which runs ahead of it.
     """
     ranks = recorded.end_s.shape[1]
-    called = in_window(aligned.matched.calls, steps.steps)
+    called = steps.inside(aligned.matched.calls)
     if not aligned.calls_compare:
         none = Matched(calls=called.clear(), uses=aligned.matched.uses)
-        return calls(none, steps.steps, ranks, recorded.origin_ns), _gap_of_device(called)
-    matched_calls = calls(aligned.matched, steps.steps, ranks, recorded.origin_ns)
+        return calls(none, steps, ranks, recorded.origin_ns), _gap_of_device(called)
+    matched_calls = calls(aligned.matched, steps, ranks, recorded.origin_ns)
     return matched_calls, _gap_of_unmatched(called, aligned.matched.uses, recorded)
 
 
@@ -158,10 +158,10 @@ def _gap_of_unidentified(
 
     It is the waiting for collectives that are not observed, and the issuing of asynchronous ones.
     """
-    called = in_window(aligned.matched.calls, steps.steps)
+    called = steps.inside(aligned.matched.calls)
     unknown_s = (int(records["collective_ns"].sum()) - int(called["blocked_ns"].sum())) / NS_PER_S
     if "other" in work and not aligned.on_device and unknown_s > UNIDENTIFIED * float(work["other"].sum()):
-        each_s = unknown_s / (steps.steps.size * aligned.data.record.ranks)
+        each_s = unknown_s / (steps.size * aligned.data.record.ranks)
         text = (
             f"'other' holds {show_time(each_s)} per step in collectives that are not identified, or that it took to "
             "issue asynchronous ones"
@@ -255,10 +255,10 @@ def _reductions(
         return None, "step", []
     at = events.kind == REDUCE
     stand_s, leave_s = events.stand_s[at], events.leave_s[at]
-    listed = in_window(aligned.listed, steps.steps)
-    leads = bucket_times.all_leads(aligned.ready, listed, steps.steps)
+    listed = steps.inside(aligned.listed)
+    leads = bucket_times.all_leads(aligned.ready, listed, steps)
     of_networks = [
-        _of_networks(aligned, recorded, place, (stand_s, leave_s), (int(steps.steps[0]), leads))
+        _of_networks(aligned, recorded, place, (stand_s, leave_s), (steps, leads))
         for place in range(len(reduced.names))
     ]
     levels = {level for _, level, _ in of_networks}
@@ -272,21 +272,24 @@ def _of_networks(
     recorded: Moments,
     place: int,
     at: tuple[Floats, Floats],
-    leads: tuple[int, bucket_times.LeadTimes],
+    leads: tuple[ChosenSteps, bucket_times.LeadTimes],
 ) -> tuple[Reductions, Level, list[Gap]]:
     """The reductions of one set of networks, as for all of them.
 
-    ``at``: when ranks reached and left each reduction; ``leads``: the first step, and all of ``bucket_times``.
+    ``at``: when ranks reached and left each reduction; ``leads``: the steps, and all of ``bucket_times``.
     """
     run, reduced = aligned.data, recorded.reductions
     rows = np.flatnonzero(reduced.networks == place)
     numbers = [int(number) for number in reduced.names[place].split("+")]
     stand_s, leave_s = (moments_s[rows] for moments_s in at)
     worked_s = reduced.arrival_s[rows] - recorded.begin_s[reduced.step_of[rows]]
-    first, recorded_leads = leads
+    steps, recorded_leads = leads
+    first = int(steps.numbers[0])
     row_of = np.full((recorded.end_s.shape[0], int(reduced.place.max()) + 2), -1)  # the last place: of no reduction
     row_of[reduced.step_of[rows], reduced.place[rows]] = np.arange(rows.size)
-    in_rows = row_of[recorded_leads.step - first, np.minimum(recorded_leads.meeting, row_of.shape[1] - 1)]
+    in_rows = row_of[
+        steps.rows(pl.Series(recorded_leads.step)), np.minimum(recorded_leads.meeting, row_of.shape[1] - 1)
+    ]
     known = [
         bucket_times.leads(recorded_leads.of(in_rows, number), worked_s, least=2 if len(numbers) == 1 else 1)
         for number in numbers

@@ -8,10 +8,12 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from allpull.analyse.aligned import CALL_MOMENTS
 from allpull.analyse.collectives import waiting
 from allpull.analyse.collectives.matching import Matched
-from allpull.analyse.collectives.reductions import matched
+from allpull.analyse.collectives.reductions import MOMENTS, matched
 from allpull.analyse.steps.grid import Floats
+from allpull.replay.recording.chosen_steps import ChosenSteps
 from allpull.replay.window import WORK, Bools
 from allpull.rundir.read.reductions import SPENT
 from allpull.units import NS_PER_S
@@ -97,43 +99,30 @@ class StepRecords:
         return self.of_run[name].filter(self.inside).rechunk()
 
 
-def step_records(of_run: pl.DataFrame, numbers: Ints) -> StepRecords:
-    """The records ``of_run`` of steps ``numbers``, which are consecutive."""
-    return StepRecords(of_run=of_run, inside=of_run["step"].is_between(int(numbers[0]), int(numbers[-1])))
-
-
-def in_window(records: pl.DataFrame, numbers: Ints) -> pl.DataFrame:
-    """The rows of ``records`` that are of steps ``numbers``, which are consecutive.
-
-    One column at a time, each in one piece: numpy then reads it in place, and none is in memory twice.
-    """
-    inside = records["step"].is_between(int(numbers[0]), int(numbers[-1]))
-    return pl.DataFrame([column.filter(inside).rechunk() for column in records.iter_columns()])
-
-
-def moments(steps: StepRecords, reductions: pl.DataFrame, ranks: int) -> Moments:
+def moments(records: StepRecords, reductions: pl.DataFrame, steps: ChosenSteps, ranks: int) -> Moments:
     """The moments of ``steps``, all of which all ``ranks`` ranks recorded, with the ``reductions`` in them.
 
     Columns of ``rundir.read.steps.SCHEMA`` and ``analyse.collectives.reductions.SCHEMA``. A step begins when the one
     before ended: a difference between two records there is the error of their clocks.
     """
-    begin, end = (steps[name].to_numpy().reshape(ranks, -1).T for name in ("begin_ns", "end_ns"))
+    cut_ns = steps.cut_ns[:, None]
+    begin, end = (records[name].to_numpy().reshape(ranks, -1).T - cut_ns for name in ("begin_ns", "end_ns"))
     origin_ns = int(begin[0].min())
     bounds_s = np.maximum.accumulate(np.vstack([begin[:1], end]) - origin_ns, axis=0) / NS_PER_S
-    first = int(steps["step"][0])
+    reductions = steps.joined(reductions, *MOMENTS)
     reduced_s = np.zeros(end.shape)
     blocked_s = (reductions["done_ns"] - reductions["arrival_ns"]).clip(0).to_numpy() / NS_PER_S
-    np.add.at(reduced_s, (reductions["step"].to_numpy() - first, reductions["rank"].to_numpy()), blocked_s)
+    np.add.at(reduced_s, (steps.rows(reductions["step"]), reductions["rank"].to_numpy()), blocked_s)
     return Moments(
         begin_s=bounds_s[:-1],
         end_s=bounds_s[1:],
-        reductions=_reduced(matched(reductions, ranks).filter("known"), first, ranks, origin_ns),
+        reductions=_reduced(matched(reductions, ranks).filter("known"), steps, ranks, origin_ns),
         reduced_s=reduced_s,
         origin_ns=origin_ns,
     )
 
 
-def _reduced(known: pl.DataFrame, first: int, ranks: int, origin_ns: int) -> Reduced:
+def _reduced(known: pl.DataFrame, steps: ChosenSteps, ranks: int, origin_ns: int) -> Reduced:
     """The reductions ``known`` of all ranks, sorted by rank: that each rank has the same ones makes rows of them."""
     of_first = known.head(known.height // ranks)
     names = of_first["networks"].unique(maintain_order=True).to_list()
@@ -148,7 +137,7 @@ def _reduced(known: pl.DataFrame, first: int, ranks: int, origin_ns: int) -> Red
     arrival_s = cells("arrival_ns")
     unknown = np.broadcast_to(np.nan, (len(SPENT), *arrival_s.shape))
     return Reduced(
-        step_of=(of_first["step"].to_numpy() - first).astype(np.intp),
+        step_of=steps.rows(of_first["step"]),
         place=of_first["reduction"].to_numpy().astype(np.intp),
         networks=np.array([names.index(one) for one in of_first["networks"]], dtype=np.intp),
         names=tuple(names),
@@ -159,14 +148,14 @@ def _reduced(known: pl.DataFrame, first: int, ranks: int, origin_ns: int) -> Red
     )
 
 
-def calls(collectives: Matched, numbers: Ints, ranks: int, origin_ns: int) -> Calls:
-    """The matched calls of ``collectives`` in steps ``numbers``, which are consecutive.
+def calls(collectives: Matched, steps: ChosenSteps, ranks: int, origin_ns: int) -> Calls:
+    """The matched calls of ``collectives`` in ``steps``.
 
     Calls within an evaluation or a checkpoint are included: a rank that waits there for another one does not evaluate.
     Calls that no rank ever waited for, and calls on whose step ranks do not agree, are left out.
     """
     uses = _uses(collectives.uses)
-    kept = _kept(collectives.calls.join(uses, on="use", how="inner", maintain_order="left"), numbers)
+    kept = _kept(collectives.calls.join(uses, on="use", how="inner", maintain_order="left"), steps)
     event = kept["match"].rank("dense").to_numpy().astype(np.intp) - 1
     rank = kept["rank"].to_numpy()
     count = int(event.max()) + 1 if event.size else 0
@@ -185,7 +174,7 @@ def calls(collectives: Matched, numbers: Ints, ranks: int, origin_ns: int) -> Ca
     names = kept["name"].gather(firsts)
     known = names.unique(maintain_order=True)
     return Calls(
-        step_of=(kept["step"].to_numpy()[firsts] - numbers[0]).astype(np.intp),
+        step_of=steps.rows(kept["step"].gather(firsts)),
         use=names.replace_strict(known, range(known.len()), return_dtype=pl.Int64).to_numpy().astype(np.intp),
         uses=tuple(known),
         direction=kept["direction"].to_numpy()[firsts],
@@ -213,8 +202,8 @@ def _uses(uses: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _kept(kept: pl.DataFrame, numbers: Ints) -> pl.DataFrame:
-    """The calls of matches that are events, by match and rank."""
+def _kept(kept: pl.DataFrame, steps: ChosenSteps) -> pl.DataFrame:
+    """The calls of matches that are events, by match and rank, with moments as ``steps`` join them."""
     step = pl.col("step")
     events = (
         kept.lazy()
@@ -227,10 +216,9 @@ def _kept(kept: pl.DataFrame, numbers: Ints) -> pl.DataFrame:
         )
         .filter(
             pl.col("first") == pl.col("last"),
-            pl.col("first").is_between(int(numbers[0]), int(numbers[-1])),
             pl.col("blocks") > 0,
         )
-        .select("match")
         .collect()
     )
-    return kept.join(events, on="match", how="semi").sort("match", "rank")
+    events = events.filter(steps.hold(events["first"]))
+    return steps.joined(kept.join(events, on="match", how="semi").sort("match", "rank"), *CALL_MOMENTS)

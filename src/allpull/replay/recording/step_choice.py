@@ -1,5 +1,7 @@
 """Choose the steps that a window is made of: consecutive, on all ranks, after warm-up, in whole periods.
 
+Of traces, all windows of the profiler are taken together: they are parts of one training (``joined_windows``).
+
 Warm-up is left out as it was tagged, and DDP's buckets must not change within the window. Steps with an evaluation, a
 checkpoint, a rollout or the first batch of an epoch stay in it, as often as they occur (``periods``).
 
@@ -10,7 +12,7 @@ clock that jumped, or steps that one rank counts differently, would appear as wa
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -19,9 +21,12 @@ from numpy.typing import NDArray
 
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.steps.steady import EVALUATION, SELDOM, early_ends
+from allpull.replay.recording.chosen_steps import ChosenSteps
+from allpull.replay.recording.joined_windows import joined_windows
 from allpull.replay.recording.periods import ROLLOUT, whole_periods
-from allpull.replay.window import Bools, Kinds
+from allpull.replay.window import Bools
 from allpull.rundir.read.events import EventLog
+from allpull.rundir.read.run import RunData
 from allpull.schema.gap import Gap, named_ranks
 from allpull.schema.steps import ROLLOUTS
 from allpull.units import NS_PER_S, counted, show_time
@@ -31,6 +36,7 @@ ODD = ("first_batch", EVALUATION, "checkpoint")
 
 BREAK_SHARE = 0.05  # of a step: a longer gap between one step and the next is time outside all steps
 BREAK_NS = 1_000_000  # below this it may be the difference between the clocks of a device and its host, or of two hosts
+PROFILER = "torch.profiler"  # the source of steps that were read from its traces
 SLOWER = 1.1  # a profiler that slows steps by more than this makes them unrepresentative
 OTHERS = 0.1  # of the time of usable steps, and of that of one: less is not worth a word
 FEWEST = 10  # steps: the mean of fewer is chance
@@ -46,17 +52,8 @@ class NoWindow:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class ChosenSteps:
-    """The steps of a window, consecutive; ``kinds`` (steps,): which of the tags ``ODD``, or a rollout, any rank has."""
-
-    steps: NDArray[np.int64]
-    kinds: Kinds
-    gaps: tuple[Gap, ...]
-
-
 def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
-    """The steps of a window: the longest series of usable ones, the later one of two."""
+    """The steps of a window: the longest series of usable ones, the later one of two; windows of a profiler as one."""
     run = aligned.data
     reason = _unrecorded(aligned)
     if reason is not None:
@@ -66,22 +63,33 @@ def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
     if not usable.any():
         return NoWindow(reason=_nothing_usable(aligned.steps, table, run.record.ranks))
     limit_ns = _limit_ns(aligned, table)
-    breaks = _breaks(aligned, table, limit_ns) | _recut(table["step"].to_numpy(), run.events)
+    recut = _recut(table["step"].to_numpy(), run.events)
+    breaks = _breaks(aligned, table, limit_ns) | recut
     usable, slow = _without_slow_traced(table, usable)
     sound, strange = _without_contradictions(table, usable, limit_ns)
-    rows = _longest(table["step"].to_numpy(), sound, breaks) if sound.any() else slice(0, 0)
+    series = _series(table["step"].to_numpy(), sound, breaks) if sound.any() else [slice(0, 0)]
+    rows = max(reversed(series), key=lambda one: one.stop - one.start)
     if strange is not None and rows.stop - rows.start < SOUND_STEPS:
         return NoWindow(reason=f"{strange}: moments of these ranks do not compare")
-    rows = whole_periods(rows, table)
+    if len(series) > 1 and _is_profiled(run):
+        rows, cut_ns = joined_windows(aligned.steps, table["step"].to_numpy(), series, recut, limit_ns)
+    else:
+        rows = np.arange(table.height)[whole_periods(rows, table)]
+        cut_ns = np.zeros(rows.size, dtype=np.int64)
     kinds = np.zeros(table.height, dtype=np.intp)
     for bit, name in enumerate((*ODD, ROLLOUT)):
         kinds |= table[name].to_numpy().astype(np.intp) << bit
     others = [] if slow or strange else list(_gap_of_others(table, sound & (kinds == 0), rows))
     gaps = [Gap(kind="steps left out", text=f"{why}: the window lies between them") for why in (slow, strange) if why]
-    return ChosenSteps(steps=table["step"].to_numpy()[rows], kinds=kinds[rows], gaps=(*gaps, *others))
+    return ChosenSteps(numbers=table["step"].to_numpy()[rows], kinds=kinds[rows], cut_ns=cut_ns, gaps=(*gaps, *others))
 
 
-def _gap_of_others(table: pl.DataFrame, ordinary: Bools, rows: slice) -> Iterator[Gap]:
+def _is_profiled(run: RunData) -> bool:
+    """Whether a profiler recorded the steps of all ranks, window after window, and nothing between these."""
+    return all(PROFILER in header.sources for header in run.headers.values())
+
+
+def _gap_of_others(table: pl.DataFrame, ordinary: Bools, rows: NDArray[np.intp]) -> Iterator[Gap]:
     """That many ``ordinary`` steps outside the window, which is at ``rows``, took another time than those in it."""
     wall_ns, outside = table["wall"].to_numpy(), ordinary.copy()
     outside[rows] = False
@@ -124,14 +132,15 @@ def _nothing_usable(steps: pl.DataFrame, table: pl.DataFrame, ranks: int) -> str
 
 def shorten(steps: ChosenSteps, *, ranks: int, events: int, buckets: int) -> ChosenSteps:
     """The last of ``steps``, as many as fit in memory; they have ``events`` events in all, and ``buckets`` per step."""
-    count = steps.steps.size
+    count = steps.size
     per_step = max(1.0, events / count)
     most = max(1, int(min(MAX_CELLS / ranks / (per_step + buckets), MAX_EVENTS / per_step)))
     if count <= most:
         return steps
     text = f"only the last {most:,} of {counted(count, 'step')} are explained: more do not fit in memory"
     gap = Gap(kind="steps left out", text=text)
-    return ChosenSteps(steps=steps.steps[-most:], kinds=steps.kinds[-most:], gaps=(*steps.gaps, gap))
+    last = {name: getattr(steps, name)[-most:] for name in ("numbers", "kinds", "cut_ns")}
+    return replace(steps, **last, gaps=(*steps.gaps, gap))
 
 
 def _table(records: pl.DataFrame, reductions: pl.DataFrame, ranks: int) -> pl.DataFrame:
@@ -227,10 +236,9 @@ def _without_contradictions(table: pl.DataFrame, usable: Bools, limit_ns: int) -
     return usable & ~wrong, f"in {of_all} a rank had reduced gradients before another had its own, by up to {by}"
 
 
-def _longest(steps: NDArray[np.int64], usable: Bools, breaks: Bools) -> slice:
-    """Rows of the longest series of consecutive usable steps without a break in it; the last of several."""
+def _series(steps: NDArray[np.int64], usable: Bools, breaks: Bools) -> list[slice]:
+    """Rows of each series of consecutive usable steps without a break in it."""
     begins = usable & (breaks | ~np.append([False], usable[:-1]) | np.append([True], np.diff(steps) != 1))
     starts = np.flatnonzero(begins)
     ends = np.flatnonzero(usable & ~np.append(usable[1:] & ~begins[1:], [False])) + 1
-    best = starts.size - 1 - int(np.argmax((ends - starts)[::-1]))
-    return slice(int(starts[best]), int(ends[best]))
+    return [slice(start, end) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]

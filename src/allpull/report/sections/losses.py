@@ -252,6 +252,6 @@ def _method(result: ExplainResult) -> str:
     )
     clock = "" if not result.clock_error_s else f", clocks of hosts are within {show_time(result.clock_error_s)}"
     return (
-        f"From {counted(window.steps, 'consecutive step')} ({show_time(window.seconds)}), replayed without one loss "
+        f"From {counted(window.steps, 'step')} ({show_time(window.seconds)}), replayed without one loss "
         f"after the other: {level}{clock}{exact}. Factors multiply. Green is 0.9 and more, yellow 0.8 and more."
     )

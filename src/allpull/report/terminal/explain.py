@@ -21,7 +21,7 @@ from allpull.report.terminal.table import bullets
 from allpull.report.wording import ABSENT, bounded, certain_part, percent, rate, times
 from allpull.schema.explained import Efficiency, Evidence, ExplainResult, Finding
 from allpull.schema.results import Interval
-from allpull.units import counted, show_bytes, show_count, show_time
+from allpull.units import counted, show_bytes, show_count, show_steps, show_time
 
 GOOD, FAIR = 0.9, 0.8  # POP: above 0.8 is acceptable
 WIDE = 70  # columns from which the meaning of a factor fits beside it, on a few lines
@@ -123,10 +123,10 @@ def headline(result: ExplainResult) -> str:
     """Ranks, hosts and the steps that ``result`` rests on."""
     window = result.window
     where = f"{counted(result.ranks, 'rank')} on {counted(result.hosts, 'host')}"
-    if not window.steps:
+    if window.first_step is None or window.last_step is None:
         return f"{where}: {'no steps to replay' if result.findings else 'nothing to explain'}"
     step = show_time(window.seconds / window.steps)
-    return f"{where}, steps {window.first_step:,} to {window.last_step:,} (mean {step})"
+    return f"{where}, {show_steps(window.steps, window.first_step, window.last_step)} (mean {step})"
 
 
 def _tree(tree: Efficiency, gains: Mapping[str, float], *, wide: bool) -> Table:

@@ -35,13 +35,14 @@ class Stalls:
 
 
 def stalls_of(run: RunData, steps: NDArray[np.int64]) -> Stalls:
-    """The stalls of ``run`` in ``steps``, which are consecutive."""
+    """The stalls of ``run`` in ``steps``, which are ascending."""
     ranks = run.record.ranks
     seconds: dict[str, Floats] = {}
     for rank, log in run.events.items():
         for stall in log.stalls:
-            place = stall.step - int(steps[0]) if steps.size else -1
-            if 0 <= place < steps.size and stall.cause in CAUSES:  # a later version may record others
+            place = int(np.searchsorted(steps, stall.step))
+            is_inside = place < steps.size and steps[place] == stall.step
+            if is_inside and stall.cause in CAUSES:  # a later version may record others
                 by_rank = seconds.setdefault(stall.cause, np.zeros((steps.size, ranks)))
                 by_rank[place, rank] += np.inf if stall.duration_ns is None else stall.duration_ns / NS_PER_S
     recorded = len(run.headers) == ranks and all(SOURCE in header.sources for header in run.headers.values())
