@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import shlex
@@ -193,6 +194,18 @@ def test_python_in_the_documentation_runs(python: Python, pages: dict[Path, str]
     for path, done in ran.items():
         assert done.returncode == 0, f"{path.name}: {done.stderr}"
         assert done.stdout.strip(), path.name
+
+
+def test_what_pages_import_from_us_is_there(pages: dict[Path, str]) -> None:
+    """Python that needs a data set or a GPU is not run: what it imports has to be there."""
+    shown = [
+        (module, name.split(" as ")[0].strip())
+        for text in pages.values()
+        for module, names in re.findall(r"^ *from (allpull[\w.]*) import ([\w, ]+)$", text, re.MULTILINE)
+        for name in names.split(",")
+    ]
+    assert shown
+    assert [one for one in shown if not hasattr(importlib.import_module(one[0]), one[1])] == []
 
 
 def test_readme_prints_no_number_that_was_typed_by_hand(root: Path) -> None:

@@ -131,8 +131,8 @@ class Window:
 
     ``steps`` (steps,): step numbers, ascending; consecutive, but for windows of a profiler that were joined. ``odd``
     (steps,): with an evaluation, a checkpoint or the first batch of an epoch in it; ``odd_tags`` (steps,): a bit for
-    each of these, None: not told apart. ``samples`` (steps, ranks), NaN for not known. ``begin_s`` (ranks,): when each rank begins the window, after the first one to do so.
-    ``wall_s`` (steps, ranks): as recorded.
+    each of these, None: not told apart. ``samples`` (steps, ranks), NaN for not known. ``begin_s`` (ranks,): when each
+    rank begins the window, after the first one to do so. ``wall_s`` (steps, ranks): as recorded.
 
     ``kind`` (events,), ``step_of`` (events,): row of ``steps``. ``use`` (events,): which of ``uses`` a call is, −1 for
     other events. ``work``: phase → (events, ranks), work since the event before; phases that no rank did are
