@@ -132,6 +132,16 @@ def test_of_a_folder_of_several_runs_it_takes_the_newest_as_watch_does_and_names
     assert run_here("explain", str(tmp_path)).returncode == 0
 
 
+def test_watch_of_a_failed_job_ends_with_3_for_scripts(run_here, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(RUNS / "v1.1", run)
+    record = json.loads((run / "run.json").read_text())
+    for status, code in (("completed", 0), ("failed", 3), ("cancelled", 0)):
+        exit_ = {"code": int(status == "failed"), "rank": None, "host": None, "signal": None, "exception": None}
+        (run / "run.json").write_text(json.dumps(record | {"status": status, "exit": exit_}))
+        assert [run_here("watch", option, str(run)).returncode for option in ("--once", "--json")] == [code, code]
+
+
 def test_a_missing_rank_is_said_and_nothing_is_made_up(run_here, kept):
     (kept / "steps/rank-00001.jsonl").unlink()
     answer = json.loads(run_here("explain", str(kept), "--json").stdout)

@@ -66,6 +66,40 @@ def test_a_full_disk_is_named_and_the_record_is_closed_on_it(mounted: Path, size
 
 
 @pytest.mark.root
+def test_a_disk_that_fills_up_does_not_end_a_training_that_saves_nothing(mounted: Path, tmp_path: Path) -> None:
+    """What is not recorded then is told; whether the training succeeded is the program's to say."""
+    mount("-t", "tmpfs", "-o", "size=16m", "tmpfs", str(mounted))
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import time, torch, torch.distributed as dist\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "dist.init_process_group('gloo')\n"
+        "network = DistributedDataParallel(torch.nn.Linear(4, 4))\n"
+        "optimizer = torch.optim.SGD(network.parameters(), 0.1)\n"
+        "for step in range(30):\n"
+        "    network(torch.ones(2, 4)).sum().backward()\n"
+        "    optimizer.step()\n"
+        "    time.sleep(0.05)\n"
+        f"    if step == 5 and dist.get_rank() == 0:\n"
+        f"        with open({str(mounted / 'fill')!r}, 'wb', buffering=0) as file:\n"
+        "            try:\n"
+        "                while True:\n"
+        "                    file.write(bytes(4096))\n"
+        "            except OSError:\n"
+        "                pass\n"
+        "print('made', step + 1, flush=True)\n",
+        "utf-8",
+    )
+    command = [sys.executable, "-m", "allpull", "run", "-n", "2", "--out", str(mounted), "--name", "full", "--"]
+    ended = subprocess.run([*command, str(program)], capture_output=True, text=True, check=False, timeout=240)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("made") == ended.stdout.count("30") == 2  # both write to one pipe at once
+    assert "recording stopped, the program continues" in ended.stderr
+    (directory,) = mounted.glob("*_full_*")
+    assert json.loads((directory / "run.json").read_text())["status"] == "completed"
+
+
+@pytest.mark.root
 def test_a_disk_that_becomes_read_only_is_named_by_the_file_that_the_user_wanted(mounted: Path) -> None:
     """As ext4 does after an error of the device; nothing can be recorded, so readers look at the processes."""
     if shutil.which("mkfs.ext4") is None:

@@ -28,7 +28,7 @@ from allpull.analyse.steps.device import (
     ready_on_device,
     reductions_on_device,
 )
-from allpull.analyse.steps.grid import Grid, placed
+from allpull.analyse.steps.grid import Floats, Grid, placed
 from allpull.analyse.steps.phases import Called, Phases, split
 from allpull.analyse.steps.steady import SteadySteps, steady_steps
 from allpull.rundir.read.run import RunData
@@ -130,8 +130,11 @@ class AlignedRun:
             costs = self.matched.costs()
             wait, transfer = (placed(costs, name, steps, grid.ranks) for name in ("wait_ns", "transfer_ns"))
             launches = self.matched.launches()
-            launched, blocked = (placed(launches, name, steps, grid.ranks) for name in ("launched", "blocked_ns"))
-            called = Called(wait=wait, transfer=transfer, most=np.where(launched > 0, blocked, np.inf))
+            most: Floats | float = np.inf
+            if not launches.is_empty():
+                launched, blocked = (placed(launches, name, steps, grid.ranks) for name in ("launched", "blocked_ns"))
+                most = np.where(launched > 0, blocked, np.inf)
+            called = Called(wait=wait, transfer=transfer, most=most)
         parts = split(
             grid,
             one_clock=self.clock.compares,

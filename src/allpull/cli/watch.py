@@ -16,7 +16,7 @@ from allpull.cli.say import answer, answer_json, note, show_result
 if TYPE_CHECKING:
     from allpull.schema.results import WatchResult
 
-STUCK = 3  # exit code of a snapshot with a dead or hung rank
+STUCK = 3  # exit code of a snapshot with a dead or hung rank, or of a job that failed
 EVERY_S, SERVED_EVERY_S = 1.0, 0.3  # between snapshots
 GRACE_S = 3.0  # for a browser to fetch the last snapshot
 
@@ -49,7 +49,7 @@ def watch(  # noqa: PLR0917  one parameter an option, called by typer alone
 ) -> None:
     """Watch a running job: its progress, and slow, dead or hung ranks.
 
-    With --once or --json the exit code is 3 if a rank is dead or hung.
+    With --once or --json the exit code is 3 if a rank is dead or hung, or the job has failed.
     """
     from allpull.report.terminal.watch import page  # noqa: PLC0415  not needed for --help
 
@@ -61,7 +61,7 @@ def watch(  # noqa: PLR0917  one parameter an option, called by typer alone
         else:
             show_result(page(result))
             _note_failure(directory)
-        if any(trouble.kind in {"dead", "hung"} for trouble in result.troubles):
+        if result.status == "failed" or any(trouble.kind in {"dead", "hung"} for trouble in result.troubles):
             raise typer.Exit(STUCK)
         return
     if serve:

@@ -21,8 +21,10 @@ def end_with_parent(number: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, number, 0, 0, 0)
 
 
-def leave(code: int) -> NoReturn:
+def leave(code: int, *, needs_output: bool = True) -> NoReturn:
     """End this process after its exit functions, without Python's own finalisation.
+
+    ``needs_output``: it has failed where its output cannot be written, as Python has it.
 
     Gloo's threads outlive their process group; one that drops a tensor during finalisation aborts the process, and a
     successful training would end with code 134 (pytorch issues 179291, 190489).
@@ -32,5 +34,5 @@ def leave(code: int) -> NoReturn:
         try:
             stream.flush()
         except OSError:  # a terminal that has closed, a full disk
-            code = code or UNFLUSHED
+            code = code or (UNFLUSHED if needs_output else 0)
     os._exit(code)

@@ -93,7 +93,7 @@ class Called:
 
     wait: Floats
     transfer: Floats
-    most: Floats
+    most: Floats | float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -206,8 +206,9 @@ def _called(grid: Grid, called: Called | None) -> _Blocked:
     if called is None or not known.any():
         return _Blocked(seconds=seconds, known=known, wait=None, transfer=None, violations=none)
     matched = called.wait + called.transfer
-    kept = np.minimum(matched, seconds) / np.where(matched > 0, matched, 1)  # ends are stamped twice: rounding
-    wait, transfer = called.wait * kept, called.transfer * kept
+    kept = np.minimum(matched, seconds)  # ends are stamped twice: rounding
+    np.divide(kept, matched, out=kept, where=matched > 0)
+    wait, transfer = np.multiply(called.wait, kept, out=matched), np.multiply(called.transfer, kept, out=kept)
     return _Blocked(seconds=seconds, known=known, wait=wait, transfer=transfer, violations=none)
 
 
@@ -273,7 +274,10 @@ def _gaps_of_collectives(
         text = f"arrivals at collectives were not recorded in {_of(unknown, grid)}: waiting in their steps is unknown"
         yield Gap(kind="arrivals", text=text)
     if calls.wait is not None and calls.transfer is not None:
-        unmatched_s = np.maximum(np.minimum(calls.seconds, most) - calls.wait - calls.transfer, 0)
+        unmatched_s = np.minimum(calls.seconds, most)
+        unmatched_s -= calls.wait
+        unmatched_s -= calls.transfer
+        np.maximum(unmatched_s, 0, out=unmatched_s)
         if unmatched_s.sum() > SMALL_SHARE * grid.wall_s.sum():
             mean_s = float(unmatched_s.mean())
             text = (

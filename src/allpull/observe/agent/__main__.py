@@ -266,4 +266,5 @@ def take_secrets(path: str) -> None:
 
 
 if __name__ == "__main__":
-    leave(main(*read_arguments(sys.argv[1:])))  # without joining threads: one may wait for a host that is gone
+    # without joining threads, one of which may wait for a host that is gone; a log that is full ends no training
+    leave(main(*read_arguments(sys.argv[1:])), needs_output=False)

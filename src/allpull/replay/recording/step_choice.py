@@ -41,7 +41,7 @@ SLOWER = 1.1  # a profiler that slows steps by more than this makes them unrepre
 OTHERS = 0.1  # of the time of usable steps, and of that of one: less is not worth a word
 FEWEST = 10  # steps: the mean of fewer is chance
 SOUND_STEPS = 8  # in a row, where other steps contradict themselves: fewer may be consistent at random
-MAX_CELLS = 2**24  # events or buckets × ranks: a window of so many fits 2 GB
+MAX_CELLS = 2**23  # events or buckets × ranks: a window of so many fits 2 GB
 MAX_EVENTS = 100_000  # each costs a replay some 10 µs
 
 
