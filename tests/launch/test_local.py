@@ -72,6 +72,21 @@ def test_the_exit_code_of_the_rank_is_passed_on(tmp_path, monkeypatch, ending, c
     assert (record.exit.code, record.exit.rank) == (code, 1)
 
 
+@pytest.mark.parametrize("ending", ["sys.exit(0)", "os._exit(0)"])
+def test_a_rank_that_leaves_early_without_an_error_is_named_beside_its_victim(tmp_path, monkeypatch, ending):
+    """Of three ranks one is ended by the agent: it did not leave."""
+    program = (
+        f"import os, sys, time\nif os.environ['RANK'] == '1':\n    {ending}\n"
+        "time.sleep(60 if os.environ['RANK'] == '2' else 2)\n"
+        "raise RuntimeError('Connection closed by peer')\n"
+    )
+    record, _ = run_program(tmp_path, monkeypatch, program, ranks=3)
+    assert record.exit is not None
+    assert record.exit.rank == 0
+    assert record.exit.reason is not None
+    assert record.exit.reason.startswith("rank 1 had ended with exit code 0")
+
+
 @pytest.mark.slow
 def test_ranks_meet_on_the_loopback_interface_only_and_a_program_without_steps_completes(tmp_path, monkeypatch):
     """Every listening socket of the job's processes is bound to 127.0.0.1."""

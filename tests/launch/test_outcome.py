@@ -50,6 +50,20 @@ def test_a_rank_that_exited_without_a_word_comes_before_those_that_lost_their_co
     assert first_failure([*victims, failure(1, 3), cause]) == cause
 
 
+def test_a_rank_that_ended_well_before_others_lost_it_is_named():
+    """The others fail for it, and it is in no list of failures."""
+    lost = "RuntimeError: [pair.cc:537] Read error [127.0.0.1]:55195: Connection reset by peer."
+    victim = replace(failure(0, 1, raised_ns=1), exception=lost)
+    ended = exit_of([HostEnding(host="n1", code=1, failures=(victim,), finished=(1,))])
+    assert (ended.rank, ended.reason) == (
+        0,
+        "rank 1 had ended with exit code 0 by then: by fewer batches, or os._exit?",
+    )
+    raised = replace(victim, exception="ValueError: no such label")
+    assert exit_of([HostEnding(host="n1", code=1, failures=(raised,), finished=(1,))]).reason is None
+    assert exit_of([HostEnding(host="n1", code=1, failures=(victim,))]).reason is None
+
+
 def test_of_one_host_a_rank_whose_boot_is_not_known_is_compared_by_the_same_clock():
     """As of one that found no room for its header on a full disk."""
     first, then = failure(0, 2, raised_ns=40), failure(1, 1, raised_ns=50)

@@ -56,13 +56,15 @@ class RankFailure:
 class HostEnding:
     """How one host's ranks ended: the code its agent returned, and those that failed.
 
-    ``reason`` says what ended them if no rank did, and ``log_tail`` is then the end of the log. ``stopped``: the user
-    stopped the job. ``versions`` are those that the ranks used there, as far as the host reported them.
+    ``finished`` are the ranks that had ended with exit code 0 when others failed, as far as it is known. ``reason``
+    says what ended them if no rank did, and ``log_tail`` is then the end of the log. ``stopped``: the user stopped the
+    job. ``versions`` are those that the ranks used there, as far as the host reported them.
     """
 
     host: str
     code: int
     failures: tuple[RankFailure, ...] = ()
+    finished: tuple[int, ...] = ()
     reason: str | None = None
     log_tail: tuple[str, ...] = ()
     stopped: bool = False
@@ -139,7 +141,9 @@ def _host_ending(directory: Path, ending: AgentEnding, host: str, code: int) -> 
     )
     versions = {name: ending.versions[name] for name in ("python", *PACKAGES) if name in ending.versions}
     reason = None if ending.reason is None else redact.text(ending.reason)[0]
-    return HostEnding(host=host, code=code, failures=tuple(failures), reason=reason, versions=versions)
+    return HostEnding(
+        host=host, code=code, failures=tuple(failures), finished=ending.finished, reason=reason, versions=versions
+    )
 
 
 def failure_of(directory: Path, rank: int, host: str, *, exit_code: int, raised: Raised | None = None) -> RankFailure:

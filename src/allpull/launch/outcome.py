@@ -17,6 +17,7 @@ from allpull.launch.host_endings import HostEnding, RankFailure
 from allpull.launch.job import WARNED
 from allpull.rundir import layout
 from allpull.rundir.read.lenient import file_names
+from allpull.schema.gap import named_ranks
 from allpull.schema.run import Exit, RunRecord, Status
 
 
@@ -74,6 +75,9 @@ def exit_of(ended: Sequence[HostEnding]) -> Exit:
         code = next((host.code for host in ended if host.code), 0)
         tail = next((host.log_tail for host in ended if host.log_tail), ())
         return Exit(code=code, reason=reason, log_tail=list(tail) if code else [])
+    finished = sorted(rank for host in ended for rank in host.finished)
+    if first.lost_peer and finished and reason is None:
+        reason = f"{named_ranks(finished)} had ended with exit code 0 by then: by fewer batches, or os._exit?"
     number = -first.exit_code if first.exit_code < 0 else None
     code = first.exit_code if number is None else 128 + number
     if number == signal.SIGTERM and first.exception is not None:

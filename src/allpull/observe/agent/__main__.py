@@ -167,7 +167,7 @@ def choose_interface(interface: str, master: str) -> None:
 
 
 def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], job_file: str) -> Dict[str, Any]:
-    """Start the ranks of this host and wait for them; returns ``code``, ``stopped_by`` and ``failures``.
+    """Start the ranks of this host and wait for them; returns ``code``, ``stopped_by``, ``failures`` and ``finished``.
 
     If hosts lost contact, ``reason`` says so, and ``failures`` are those that led to the restart.
     """
@@ -198,7 +198,11 @@ def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], j
     finally:
         scratch.remove(folder)
     failures = failure_records(result.failures)
-    return {"code": exit_code(failures) if result.is_failed() else 0, "failures": failures}
+    return {
+        "code": exit_code(failures) if result.is_failed() else 0,
+        "failures": failures,
+        "finished": agent.finished,
+    }
 
 
 def failure_records(failures: Mapping[int, ProcessFailure]) -> List[Dict[str, Any]]:

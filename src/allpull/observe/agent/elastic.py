@@ -8,7 +8,7 @@ every host have: until then its ranks may be restarted.
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, Sequence
+from typing import Any, Dict, List, Sequence
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -25,12 +25,17 @@ BARRIER_S = 30.0  # at the end, when all hosts have reported success
 
 
 class ElasticAgent(LocalElasticAgent):
-    """The agent of one of several hosts. ``failures``, by rank, are those of its ranks that ended this round here."""
+    """The agent of one of several hosts.
+
+    ``failures``, by rank, are those of its ranks that ended this round here; ``finished`` are the ranks that had ended
+    with exit code 0 then, as far as this version of torch tells.
+    """
 
     def __init__(self, spec: WorkerSpec, hosts: FixedHosts, **options: Any) -> None:
         super().__init__(spec, **options)
         self._hosts = hosts
         self.failures: Dict[int, ProcessFailure] = {}
+        self.finished: List[int] = []
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """The state of the ranks, polled by torch ten times per second; an override, as torch has no other extension.
@@ -43,6 +48,7 @@ class ElasticAgent(LocalElasticAgent):
         """
         result: RunResult = super()._monitor_workers(worker_group)
         self.failures = result.failures
+        self.finished = self._finished(worker_group) if result.failures else []
         if result.state == WorkerState.SUCCEEDED:
             self._hosts.finished()
         elif result.state != WorkerState.HEALTHY:
@@ -55,6 +61,11 @@ class ElasticAgent(LocalElasticAgent):
         if outcome in (RESTART, FAILED):
             return RunResult(state=WorkerState.FAILED)
         return result if outcome else RunResult(state=WorkerState.HEALTHY)
+
+    def _finished(self, worker_group: WorkerGroup) -> List[int]:
+        handlers = getattr(self._pcontext, "subprocess_handlers", {})
+        ended = (local for local, handler in handlers.items() if handler.proc.returncode == 0)
+        return sorted(worker_group.workers[local].global_rank for local in ended)
 
 
 def elastic_agent(command: Sequence[str], ranks: int, hosts: FixedHosts, *, restarts: int, logs: str) -> ElasticAgent:

@@ -22,8 +22,9 @@ class AgentEnding:
     """What the agent of ``host`` wrote about its end.
 
     ``index`` is the host's place in the job; ``exit_codes`` those of its failed ranks, by rank; ``raised`` the
-    exceptions of ranks that could not record them; ``reason`` says what ended them if no rank did; ``versions`` are
-    those of packages by name, None where one is not installed.
+    exceptions of ranks that could not record them; ``finished`` are ranks that had ended with exit code 0 when others
+    failed; ``reason`` says what ended them if no rank did; ``versions`` are those of packages by name, None where one
+    is not installed.
     """
 
     host: str
@@ -31,6 +32,7 @@ class AgentEnding:
     code: int
     exit_codes: Mapping[int, int]
     raised: Mapping[int, Raised]
+    finished: tuple[int, ...]
     reason: str | None
     versions: Mapping[str, str | None]
 
@@ -86,6 +88,7 @@ def _agent_ending(fields: dict[str, Any]) -> AgentEnding | None:
         code=code,
         exit_codes={failure["rank"]: failure["exit_code"] for failure in failures},
         raised={failure["rank"]: raised for failure in failures if (raised := _raised(failure.get("raised")))},
+        finished=_ranks(fields.get("finished")),
         reason=reason[:MAX_REASON] if isinstance(reason, str) else None,
         versions=_versions(fields.get("versions")),
     )
@@ -94,6 +97,10 @@ def _agent_ending(fields: dict[str, Any]) -> AgentEnding | None:
 def _failures(failures: object) -> list[dict[str, Any]]:
     listed = [failure for failure in failures if isinstance(failure, dict)] if isinstance(failures, list) else []
     return [one for one in listed if type(one.get("rank")) is int and type(one.get("exit_code")) is int]
+
+
+def _ranks(ranks: object) -> tuple[int, ...]:
+    return tuple(rank for rank in ranks if type(rank) is int and rank >= 0) if isinstance(ranks, list) else ()
 
 
 def _versions(versions: object) -> dict[str, str | None]:
