@@ -227,7 +227,7 @@ EXIT_CODES = [
     "|---|---|",
     "| 0 | success |",
     "| 2 | invalid input: the error says what, where, and what to do |",
-    "| 3 | a gate failed: `compare --fail-if`, `pack verify`, a bad `doctor` check, a failed or hung job (`watch`) |",
+    "| 3 | a gate failed: `compare --fail-if`, `pack verify`, a bad `doctor` check, a dead or hung job (`watch`) |",
     "| 4 | `explain`: the run has no recorded step, so there is nothing to explain |",
     "| 125 | allpull itself failed; `ALLPULL_DEBUG=1` shows where |",
     "| 130 | interrupted by Ctrl-C |",

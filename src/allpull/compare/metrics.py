@@ -170,8 +170,9 @@ def _logarithm(value: float, error_and_freedom: tuple[float, float] | None) -> M
 def _with_pauses(window: ChosenSteps | NoWindow, aligned: AlignedRun, ranks: int) -> Measured | None:
     """Samples per second over the window of `allpull explain`, evaluations and checkpoints included.
 
-    Steps are contiguous, so their times include everything between them. Regular steps vary as one series; steps with
-    a pause are periodic, so they count as they occurred and vary among themselves.
+    Steps are contiguous, but for those of several profiler windows, so their times include everything between them.
+    Regular steps vary as one series; steps with a pause are periodic, so they count as they occurred and vary among
+    themselves.
     """
     if isinstance(window, NoWindow):
         return None

@@ -1,9 +1,9 @@
 """The recorded window as a replay needs it: the work of each rank between events, and how long each event took.
 
-A window is a series of consecutive steps that all ranks recorded, with the evaluations and checkpoints between them. It
-is cut into events, the same for all ranks and in one order: the collectives that the program called (``CALL``), the
-reduction of gradients in backward (``REDUCE``), and the end of each step (``STEP``). Between two events a rank works:
-``work`` is how long, by phase.
+A window is a series of steps that all ranks recorded one after the other, with the evaluations and checkpoints between
+them. It is cut into events, the same for all ranks and in one order: the collectives that the program called
+(``CALL``), the reduction of gradients in backward (``REDUCE``), and the end of each step (``STEP``). Between two events
+a rank works: ``work`` is how long, by phase.
 
 At a call, rank r is at t_r and counts as arrived at a_r = t_r − early_r. With L = max of a_r over the ranks that
 ``meets``::

@@ -7,7 +7,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from allpull.replay.recording.joined_windows import joined_windows
+from allpull.replay.recording.joined_windows import edges, joined_windows
 
 STEP, LIMIT = 100, 5
 
@@ -21,10 +21,17 @@ def joined(
     rank, step = np.divmod(np.arange(steps * ranks), steps)
     begin = begins.T.ravel()
     records = pl.DataFrame({"rank": rank, "step": 10 * step, "begin_ns": begin, "end_ns": begin + STEP})
-    edges = np.cumsum([0, *(len(window) for window in windows)]).tolist()
-    series = [slice(first, end) for first, end in zip(edges[:-1], edges[1:], strict=True)]
-    rows, cut = joined_windows(records, 10 * np.arange(steps), series, np.isin(np.arange(steps), parted), limit)
+    bounds = np.cumsum([0, *(len(window) for window in windows)]).tolist()
+    series = [slice(first, end) for first, end in zip(bounds[:-1], bounds[1:], strict=True)]
+    numbers, at = 10 * np.arange(steps), np.arange(steps)
+    edge = edges(records, numbers, np.ones(steps, dtype=np.bool_), limit)
+    begins = np.isin(at, [one.start for one in series])
+    rows, cut = joined_windows(series, edge, begins, np.isin(at, parted))
     return rows.tolist(), cut.tolist()
+
+
+def window(begin: int, steps: int, late: int = 0) -> list[tuple[int, ...]]:
+    return [(begin + STEP * step, begin + STEP * step + late) for step in range(steps)]
 
 
 def test_what_lies_between_windows_is_cut_out_of_the_moments_of_all_ranks() -> None:
@@ -40,6 +47,20 @@ def test_steps_that_do_not_continue_what_was_recorded_are_left_out() -> None:
 def test_a_window_that_nothing_fits_is_left_out() -> None:
     far = [(700, 760), (800, 860)]
     assert joined([[(0, 0), (100, 100)], far, [(2000, 2000)]]) == ([0, 1, 4], [0, 0, 1800])
+
+
+def test_a_first_window_that_fits_none_does_not_leave_out_the_others() -> None:
+    """As where one rank begins to record late: the windows after it are joined without it."""
+    windows = [window(0, 3, late=60), *(window(1000 * place, 10) for place in range(1, 10))]
+    rows, _ = joined(windows)
+    assert rows == list(range(3, 93))
+
+
+def test_no_window_is_joined_that_leaves_out_more_than_it_adds() -> None:
+    """The second one fits the fourth step of the first alone."""
+    first = [*window(0, 3), (300, 300), *((400 + STEP * step, 460 + STEP * step) for step in range(16))]
+    rows, _ = joined([first, [(5000, 5000)]])
+    assert rows == list(range(20))
 
 
 def test_nothing_is_joined_where_buckets_changed() -> None:
@@ -69,4 +90,5 @@ def test_no_rank_begins_before_it_ended_the_step_before(
     inner = ~np.isin(rows[1:], firsts) & (np.diff(rows) == 1)
     apart = begins[1:] - begins[:-1] - STEP
     assert rows == sorted(set(rows))
+    assert len(rows) >= max(len(window) for window in windows)
     assert ((apart >= 0) & (apart <= LIMIT))[~inner].all()

@@ -126,7 +126,7 @@ def find(facts: Facts) -> list[Candidate]:
         without = partial(undelayed, phases=phases)
     shown_s = paused_s if len(equal) == MIN_RANKS else behind
     often = _in_each(shown_s) if in_each else _in_turn(paused_s[pauses], last_rank[pauses], behind.size)
-    regular = "" if in_each or causes else _regularly(own_s[:, equal], equal, _rows(ordinary, pauses))
+    regular = "" if in_each or causes else _regularly(own_s[:, equal], equal, _rows(ordinary, pauses), window.steps)
     remedy = joined("; ", *(_against(cause, facts.start) for cause in causes)) or _quiet(facts)
     return [
         Candidate(
@@ -229,17 +229,18 @@ def _in_turn(paused_s: Floats, last_rank: NDArray[np.intp], steps: int) -> str:
     return f"Ranks pause in turn: {often} is late, by {by}"
 
 
-def _regularly(own_s: Floats, ranks: list[int], pauses: Bools) -> str:
+def _regularly(own_s: Floats, ranks: list[int], pauses: Bools, steps: NDArray[np.int64]) -> str:
     """Which of ``ranks`` pause every how many steps, for a title; "" where these are not most of the ``pauses``.
 
-    ``own_s`` (steps, ranks) is the work of these ranks, ``pauses`` (steps,) says in which steps one of them does.
+    ``own_s`` (steps, ranks) is the work of these ranks, ``pauses`` (steps,) says in which of ``steps`` one does.
     """
     regular, intervals = regular_pauses(own_s)
     if (regular.any(axis=1) & pauses).sum() < MOSTLY * pauses.sum():
         return ""
     of_interval: dict[int, list[int]] = {}
     for place, every in intervals.items():
-        of_interval.setdefault(every, []).append(ranks[place])
+        first = int(np.flatnonzero(regular[:, place])[0])
+        of_interval.setdefault(int(steps[first + every] - steps[first]), []).append(ranks[place])
     return ": " + ", ".join(f"{named_ranks(each)} every {every:,} steps" for every, each in of_interval.items())
 
 

@@ -266,8 +266,9 @@ def _suspect(group: Group, facts: Facts, excess: Mapping[str, Floats], where: st
 
 def _often(one: Outlier, facts: Facts) -> str:
     """When ``one`` is late, for a title; "" where it usually is."""
-    if one.every is not None:
-        return f" on average, once in {one.every:,} steps"
+    if len(one.pauses) > 1:
+        first, second = facts.window.steps[list(one.pauses[:2])]
+        return f" on average, once in {second - first:,} steps"
     if one.rows is not None:
         first, last = (facts.window.steps[row] for row in one.rows)
         begins, ends = one.rows[0] > 0, one.rows[1] < facts.window.steps.size - 1

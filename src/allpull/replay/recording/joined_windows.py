@@ -2,12 +2,14 @@
 
 What was not recorded between two windows is cut out of the moments of all ranks alike, so that who waited for whom
 within a window stays as it was. That fits only where the ranks begin a window as they ended the one before: a rank that
-was late in between, or began to record later, would appear to idle. Steps that do not follow so are left out.
+was late in between, or began to record later, would appear to idle. Steps that do not follow so are left out, or a
+whole window where that leaves out fewer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -16,55 +18,99 @@ from numpy.typing import NDArray
 from allpull.replay.window import Bools
 
 Ints = NDArray[np.int64]
+NEAR = 16  # steps of a window's end, and of the next one's begin, between which two are joined
+CHAINS = 8  # windows before one to which it may be joined
 
 
-def joined_windows(
-    records: pl.DataFrame, numbers: Ints, series: Sequence[slice], parted: Bools, limit_ns: int
-) -> tuple[NDArray[np.intp], Ints]:
-    """The most of ``series`` that can be joined: its rows of ``numbers``, and how much time is cut out before each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Chain:
+    """Windows joined so far: ``rows`` of the last one, ``steps`` of all, and what is cut out before it, in ns."""
+
+    rows: slice
+    steps: int
+    cut_ns: int
+    before: _Chain | None
+
+    def windows(self) -> Iterator[_Chain]:
+        """Its windows, the last one first."""
+        one: _Chain | None = self
+        while one is not None:
+            yield one
+            one = one.before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Edges:
+    """When steps begin and end: ``begin_ns`` and ``end_ns`` (steps, ranks); ``limit_ns``: how far ranks may differ."""
+
+    begin_ns: Ints
+    end_ns: Ints
+    limit_ns: int
+
+    def met(self, before: slice, after: slice) -> tuple[int, int, int] | None:
+        """The last row of ``before`` and the first of ``after`` between which all ranks pause alike, and how long.
+
+        Of several, those that leave out the fewest steps; None: there are none.
+        """
+        ends = slice(max(before.start, before.stop - NEAR), before.stop)
+        begins = slice(after.start, min(after.stop, after.start + NEAR))
+        apart_ns = self.begin_ns[None, begins] - self.end_ns[ends, None]
+        last, first = np.nonzero(np.ptp(apart_ns, axis=-1) <= self.limit_ns)
+        if not last.size:
+            return None
+        nearest = int(np.argmin(first - last))
+        pause_ns = int(apart_ns[last[nearest], first[nearest]].min())
+        return ends.start + int(last[nearest]), begins.start + int(first[nearest]), pause_ns
+
+
+def edges(records: pl.DataFrame, numbers: Ints, whole: Bools, limit_ns: int) -> Edges:
+    """The edges of the steps ``numbers`` (steps,); of those that are not ``whole``, which all ranks recorded, zeros.
+
+    ``records``: columns rank, step, begin_ns and end_ns on one clock.
+    """
+    of_whole = records.filter(pl.col("step").is_in(pl.Series(numbers[whole]).implode())).sort("step", "rank")
+    ranks = of_whole.height // max(1, int(whole.sum()))
+    begin_ns, end_ns = (np.zeros((numbers.size, ranks), dtype=np.int64) for _ in range(2))
+    for moments_ns, name in ((begin_ns, "begin_ns"), (end_ns, "end_ns")):
+        moments_ns[whole] = of_whole[name].to_numpy().reshape(-1, ranks)
+    return Edges(begin_ns=begin_ns, end_ns=end_ns, limit_ns=limit_ns)
+
+
+def joined_windows(series: Sequence[slice], edge: Edges, begins: Bools, parted: Bools) -> tuple[NDArray[np.intp], Ints]:
+    """The longest series that ``series``, rows of consecutive steps, can be joined to; the last of several.
 
     Args:
-        records: of steps; columns rank, step, begin_ns and end_ns on one clock.
-        numbers: of steps, shape (steps,), ascending.
-        series: rows of consecutive steps that all ranks recorded, ascending.
-        parted: shape (steps,); before which steps nothing is joined to what was before.
-        limit_ns: by how much ranks may begin a series otherwise than they ended the one before.
+        series: ascending.
+        edge: of all steps.
+        begins: shape (steps,); at which a window begins: another series is joined to none before it.
+        parted: shape (steps,); before which nothing is joined to what was before.
+
+    Returns:
+        The rows, and how much time is cut out before each in ns, both of shape (joined steps,).
     """
-    every = np.concatenate([np.arange(one.start, one.stop) for one in series])
-    of_series = records.filter(pl.col("step").is_in(pl.Series(numbers[every]).implode())).sort("step", "rank")
-    begin_ns, end_ns = (of_series[name].to_numpy().reshape(every.size, -1) for name in ("begin_ns", "end_ns"))
-    place = np.cumsum(np.isin(np.arange(numbers.size), every)) - 1
-    best: list[tuple[slice, int]] = []
-    kept: list[tuple[slice, int]] = []
+    part = np.cumsum(parted)
+    chains: list[_Chain] = []
     for one in series:
-        if not kept or parted[kept[-1][0].start + 1 : one.start + 1].any():
-            kept = [(one, 0)]
-        else:
-            before, cut_ns = kept[-1]
-            ends_ns, begins_ns = (ns[place[rows]] for ns, rows in ((end_ns, before), (begin_ns, one)))
-            met = _met(ends_ns, begins_ns, limit_ns)
-            if met is None:
-                continue
-            apart_ns = int((begins_ns[met[1]] - ends_ns[met[0]]).min())
-            kept[-1] = (slice(before.start, before.start + met[0] + 1), cut_ns)
-            kept.append((slice(one.start + met[1], one.stop), cut_ns + apart_ns))
-        best = kept if _count(kept) >= _count(best) else best
-    rows = np.concatenate([np.arange(one.start, one.stop) for one, _ in best])
-    return rows, np.repeat([cut_ns for _, cut_ns in best], [one.stop - one.start for one, _ in best])
+        alone = _Chain(rows=one, steps=one.stop - one.start, cut_ns=0, before=None)
+        near = (chain for chain in chains[-CHAINS:] if begins[one.start] and part[one.start] == part[chain.rows.start])
+        longer = (joined for chain in near if (joined := _joined(chain, one, edge)) is not None)
+        chains.append(max(longer, key=lambda chain: chain.steps, default=alone))
+        if chains[-1].steps < alone.steps:
+            chains[-1] = alone
+    best = max(reversed(chains), key=lambda chain: chain.steps)
+    windows = list(best.windows())[::-1]
+    rows = np.concatenate([np.arange(one.rows.start, one.rows.stop) for one in windows])
+    return rows, np.repeat([one.cut_ns for one in windows], [one.rows.stop - one.rows.start for one in windows])
 
 
-def _met(ends_ns: Ints, begins_ns: Ints, limit_ns: int) -> tuple[int, int] | None:
-    """The last step of one series, and the first of the next, between which all ranks pause alike.
-
-    None: there are none. ``ends_ns`` and ``begins_ns`` (steps, ranks). Of several, those that leave out the fewest.
-    """
-    apart_ns = begins_ns[None, :] - ends_ns[:, None]
-    last, first = np.nonzero(np.ptp(apart_ns, axis=-1) <= limit_ns)
-    if not last.size:
+def _joined(chain: _Chain, after: slice, edge: Edges) -> _Chain | None:
+    """``chain`` with the window ``after``; None: they do not fit, or that would leave out more than it adds."""
+    met = edge.met(chain.rows, after)
+    if met is None:
         return None
-    nearest = int(np.argmin(first - last))
-    return int(last[nearest]), int(first[nearest])
-
-
-def _count(kept: Sequence[tuple[slice, int]]) -> int:
-    return sum(rows.stop - rows.start for rows, _ in kept)
+    last, first, pause_ns = met
+    steps = chain.steps - (chain.rows.stop - last - 1) + after.stop - first
+    if steps <= chain.steps:
+        return None
+    before = replace(chain, rows=slice(chain.rows.start, last + 1))
+    return _Chain(rows=slice(first, after.stop), steps=steps, cut_ns=chain.cut_ns + pause_ns, before=before)

@@ -1,6 +1,7 @@
-"""Choose the steps that a window is made of: consecutive, on all ranks, after warm-up, in whole periods.
+"""Choose the steps that a window is made of: one after the other, on all ranks, after warm-up, in whole periods.
 
-Of traces, all windows of the profiler are taken together: they are parts of one training (``joined_windows``).
+Of traces, all windows of the profiler are taken together (``joined_windows``): what recurs periodically is in them as
+often as it was recorded.
 
 Warm-up is left out as it was tagged, and DDP's buckets must not change within the window. Steps with an evaluation, a
 checkpoint, a rollout or the first batch of an epoch stay in it, as often as they occur (``periods``).
@@ -11,7 +12,7 @@ clock that jumped, or steps that one rank counts differently, would appear as wa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.steps.steady import EVALUATION, SELDOM, early_ends
 from allpull.replay.recording.chosen_steps import ChosenSteps
-from allpull.replay.recording.joined_windows import joined_windows
+from allpull.replay.recording.joined_windows import edges, joined_windows
 from allpull.replay.recording.periods import ROLLOUT, whole_periods
 from allpull.replay.window import Bools
 from allpull.rundir.read.events import EventLog
@@ -41,7 +42,7 @@ SLOWER = 1.1  # a profiler that slows steps by more than this makes them unrepre
 OTHERS = 0.1  # of the time of usable steps, and of that of one: less is not worth a word
 FEWEST = 10  # steps: the mean of fewer is chance
 SOUND_STEPS = 8  # in a row, where other steps contradict themselves: fewer may be consistent at random
-MAX_CELLS = 2**23  # events or buckets × ranks: a window of so many fits 2 GB
+MAX_CELLS = 2**23  # events or buckets × ranks: so many take half a GB
 MAX_EVENTS = 100_000  # each costs a replay some 10 µs
 
 
@@ -67,26 +68,56 @@ def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
     breaks = _breaks(aligned, table, limit_ns) | recut
     usable, slow = _without_slow_traced(table, usable)
     sound, strange = _without_contradictions(table, usable, limit_ns)
-    series = _series(table["step"].to_numpy(), sound, breaks) if sound.any() else [slice(0, 0)]
-    rows = max(reversed(series), key=lambda one: one.stop - one.start)
-    if strange is not None and rows.stop - rows.start < SOUND_STEPS:
-        return NoWindow(reason=f"{strange}: moments of these ranks do not compare")
-    if len(series) > 1 and _is_profiled(run):
-        rows, cut_ns = joined_windows(aligned.steps, table["step"].to_numpy(), series, recut, limit_ns)
+    numbers = table["step"].to_numpy()
+    series = _series(numbers, sound, breaks) if sound.any() else [slice(0, 0)]
+    begins = _windows_begin(numbers, run) if len(series) > 1 else None
+    if begins is not None:
+        edge = edges(aligned.steps, numbers, table["whole"].to_numpy(), limit_ns)
+        series = list(_trusted(series, usable & ~sound)) or series
+        rows, cut_ns = joined_windows(series, edge, begins, recut | table["resumed"].to_numpy())
     else:
-        rows = np.arange(table.height)[whole_periods(rows, table)]
+        longest = max(reversed(series), key=lambda one: one.stop - one.start)
+        rows = np.arange(table.height)[longest]
+    if strange is not None and rows.size < SOUND_STEPS:
+        return NoWindow(reason=f"{strange}: moments of these ranks do not compare")
+    if begins is None:
+        rows = rows[whole_periods(longest, table).start - longest.start :]
         cut_ns = np.zeros(rows.size, dtype=np.int64)
     kinds = np.zeros(table.height, dtype=np.intp)
     for bit, name in enumerate((*ODD, ROLLOUT)):
         kinds |= table[name].to_numpy().astype(np.intp) << bit
-    others = [] if slow or strange else list(_gap_of_others(table, sound & (kinds == 0), rows))
-    gaps = [Gap(kind="steps left out", text=f"{why}: the window lies between them") for why in (slow, strange) if why]
-    return ChosenSteps(numbers=table["step"].to_numpy()[rows], kinds=kinds[rows], cut_ns=cut_ns, gaps=(*gaps, *others))
+    if begins is not None:
+        others = list(_gap_of_unjoined(int(sound.sum()), rows.size))
+    else:
+        others = [] if slow or strange else list(_gap_of_others(table, sound & (kinds == 0), rows))
+    where = "they are left out" if begins is not None else "the window lies between them"
+    gaps = [Gap(kind="steps left out", text=f"{why}: {where}") for why in (slow, strange) if why]
+    return ChosenSteps(numbers=numbers[rows], kinds=kinds[rows], cut_ns=cut_ns, gaps=(*gaps, *others))
 
 
-def _is_profiled(run: RunData) -> bool:
-    """Whether a profiler recorded the steps of all ranks, window after window, and nothing between these."""
-    return all(PROFILER in header.sources for header in run.headers.values())
+def _windows_begin(steps: NDArray[np.int64], run: RunData) -> Bools | None:
+    """Which ``steps`` a window of the profiler begins with, on any rank; None: it did not record those of all ranks."""
+    if not all(PROFILER in header.sources for header in run.headers.values()):
+        return None
+    return np.isin(steps, [trace.first_step for log in run.events.values() for trace in log.traces])
+
+
+def _trusted(series: Sequence[slice], wrong: Bools) -> Iterator[slice]:
+    """``series`` without short ones beside steps that are ``wrong``: these may be consistent at random."""
+    beside = np.append(wrong, [False])
+    for one in series:
+        if one.stop - one.start >= SOUND_STEPS or not (beside[one.start - 1] or beside[one.stop]):
+            yield one
+
+
+def _gap_of_unjoined(recorded: int, joined: int) -> Iterator[Gap]:
+    """That the profiler ``recorded`` more steps than could be ``joined``."""
+    if joined < recorded:
+        text = (
+            f"{recorded - joined:,} of {counted(recorded, 'step')} are not explained: ranks did not begin their window "
+            "of the profiler as they ended the one before, or something lies between steps of one window"
+        )
+        yield Gap(kind="steps left out", text=text)
 
 
 def _gap_of_others(table: pl.DataFrame, ordinary: Bools, rows: NDArray[np.intp]) -> Iterator[Gap]:
