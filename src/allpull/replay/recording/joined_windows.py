@@ -94,9 +94,7 @@ def joined_windows(series: Sequence[slice], edge: Edges, begins: Bools, parted: 
         alone = _Chain(rows=one, steps=one.stop - one.start, cut_ns=0, before=None)
         near = (chain for chain in chains[-CHAINS:] if begins[one.start] and part[one.start] == part[chain.rows.start])
         longer = (joined for chain in near if (joined := _joined(chain, one, edge)) is not None)
-        chains.append(max(longer, key=lambda chain: chain.steps, default=alone))
-        if chains[-1].steps < alone.steps:
-            chains[-1] = alone
+        chains.append(max((*longer, alone), key=lambda chain: chain.steps))
     best = max(reversed(chains), key=lambda chain: chain.steps)
     windows = list(best.windows())[::-1]
     rows = np.concatenate([np.arange(one.rows.start, one.rows.stop) for one in windows])
