@@ -138,6 +138,7 @@ def test_ranks_that_stopped_at_a_warning_are_not_started_again(
     one = object.__new__(ElasticAgent)
     one._hosts = SimpleNamespace(outcome=lambda: outcome)
     one._remaining_restarts = 3
+    one._pcontext = None
     one._monitor_workers(None)
     assert one._remaining_restarts == left
 
