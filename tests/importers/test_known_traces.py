@@ -97,6 +97,57 @@ def test_calls_of_the_program_cost_what_they_cost(tmp_path: Path, gloo: bool) ->
     assert phases["transfer"] == pytest.approx((0.7 + play(job)[0][0].transfer) / 1000, abs=2e-5)
 
 
+def asynchronous_events(rank: int, steps: int) -> list[dict[str, Any]]:
+    """A program that queues four all-reduces in 70 µs and then waits for all: rank 1 is 6 ms late, in 16 ms a step.
+
+    Gloo's two threads end the first two of them in one order on rank 0 and in the other on rank 1.
+    """
+    events: list[dict[str, Any]] = []
+
+    def add(name: str, begin: float, end: float, *, tid: int = 1, cat: str = "cpu_op", **args: Any) -> None:
+        ts, us = round((10_000 + begin) * 1000, 3), round((end - begin) * 1000, 3)
+        events.append({"ph": "X", "cat": cat, "name": name, "pid": 7, "tid": tid, "ts": ts, "dur": us, "args": args})
+
+    for step in range(steps):
+        at = 16.0 * step
+        late = at + 11.0  # rank 1 queues
+        ready = late if rank else at + 5.0
+        add(f"ProfilerStep#{step + 3}", at, at + 16.0, cat="user_annotation")
+        add("aten::linear", at, ready - 3.0)
+        add("autograd::engine::evaluate_function: AddmmBackward0", ready - 3.0, ready - 0.1)
+        ends = (2.0, 2.5, 3.0, 4.0) if rank else (2.0, 1.0, 3.0, 4.0)
+        for place, (size, end) in enumerate(zip((1000, 10, 1000, 10), ends, strict=True)):
+            queued = ready + 0.02 * place
+            add("c10d::allreduce_", queued, queued + 0.01, **{"Input Dims": [[[size]]], "Input type": ["TensorList"]})
+            facts = {"Input Dims": [[size]], "Input type": ["float"]}
+            begin = max(queued + 0.01, late + ends[place - 2]) if place > 1 else queued + 0.01
+            add("gloo:all_reduce", begin, late + end, tid=2 + place % 2, cat="user_annotation", **facts)
+        add("Optimizer.step#SGD.step", late + 4.1, late + 4.6, cat="user_annotation")
+    return events
+
+
+def test_calls_that_are_waited_for_together_meet_in_the_order_of_calling(tmp_path: Path) -> None:
+    folder = tmp_path / "traces"
+    folder.mkdir()
+    for rank in range(2):
+        save(folder / f"rank{rank}.json", document(LATE, rank, asynchronous_events(rank, 5)))
+    _, run = imported(folder, tmp_path / "runs")
+    whole = AlignedRun(run)
+    calls = whole.matched.calls
+    assert (calls.height, whole.matched.unmatched) == (40, 0)
+    for of_step in calls.partition_by("rank", "step"):
+        assert of_step["end_ns"].is_sorted()
+        waits = [6.0 - 0.07, 0, 0, 0] if of_step["rank"][0] == 0 else [0, 0, 0, 0]
+        assert (of_step["wait_ns"] / MS).to_list() == pytest.approx(waits, abs=0.08)
+        assert of_step["blocked_ns"].sum() / MS == pytest.approx(10 - 0.07 if waits[0] else 4 - 0.07, abs=0.01)
+    found = metrics(whole)
+    assert not whole.buckets.gaps
+    assert not found.buckets
+    waited = {use.size_bytes: (use.calls_per_step, use.wait_s) for use in found.collectives}
+    assert waited[4000] == (2, pytest.approx(0.006 / 4, abs=2e-5))  # rank 0 waits in the first of two calls
+    assert waited[40] == (2, pytest.approx(0, abs=2e-5))
+
+
 def test_a_call_that_nobody_waits_for_costs_nothing(tmp_path: Path) -> None:
     """It runs while the main thread computes on."""
     folder = tmp_path / "traces"

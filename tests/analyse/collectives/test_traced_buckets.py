@@ -145,6 +145,16 @@ def test_reductions_of_the_programs_own_are_no_buckets(windowed: Callable[..., A
     assert times_ms(run) == [(0, 0, 4000, 30, 31, 36)]
 
 
+def test_calls_that_follow_within_microseconds_are_all_the_programs_own(
+    windowed: Callable[..., Any], make_calls: MakeAny
+) -> None:
+    events = [event for place in range(4) for event in (queued(10 + place / 50, 5), gloo(10.1 + place, 1, 5))]
+    own = make_calls([(0, 0, 0, place, 10 + place / 50, 1, 12 + place) for place in range(4)])
+    assert times_ms(windowed(trace(events), collectives=own)) == []
+    one = make_calls([(0, 0, 0, 0, 10 + 1 / 50, 1, 12)])
+    assert len(times_ms(windowed(trace(events), collectives=one))) == 3
+
+
 def test_a_trace_without_any_reduction_is_said_and_not_passed_over(windowed: Callable[..., Any]) -> None:
     (gap,) = bucket_windows(windowed(trace([event("aten::add", 3, 1)]))).gaps
     assert gap.text == f"profiler windows: 1 could not be fully used; {FILE}: no reduction of gradients was found in it"

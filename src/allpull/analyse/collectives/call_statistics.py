@@ -86,16 +86,22 @@ def _described(matched: Matched) -> pl.DataFrame:
 
 
 def _times(calls: pl.DataFrame) -> pl.DataFrame:
-    """Per use the medians over its matches: columns of ``KEY``, wait_ns, transfer_ns, tau_ns."""
+    """Per use the medians over steps of what a call cost in the mean: columns of ``KEY``, wait_ns, transfer_ns, tau_ns.
+
+    Of several calls in one step the first alone may wait, so that no call is typical; tau_ns is the median over calls.
+    """
     arrived = pl.max_horizontal("last_ns", "begin_ns")
     tau = (pl.col("end_ns") - arrived).filter(pl.col("blocked_ns") >= RETURN_NS).median()
     by_match = (
         calls.lazy()
         .drop_nulls(["match", "last_ns"])
         .group_by(*KEY, "match")
-        .agg(pl.col("wait_ns", "transfer_ns").mean(), tau.alias("tau_ns"))
+        .agg(pl.col("step").min(), pl.col("wait_ns", "transfer_ns").mean(), tau.alias("tau_ns"))
     )
-    return by_match.group_by(KEY).agg(pl.col("wait_ns", "transfer_ns", "tau_ns").median()).collect()
+    costs = by_match.group_by(*KEY, "step").agg(pl.col("wait_ns", "transfer_ns").mean())
+    rates = by_match.group_by(KEY).agg(pl.col("tau_ns").median())
+    medians = costs.group_by(KEY).agg(pl.col("wait_ns", "transfer_ns").median())
+    return medians.join(rates, on=KEY, how="left", nulls_equal=True).collect()
 
 
 def _use(row: dict[str, Any], steps: int, ranks: int, slack_ns: int) -> CollectiveUse:

@@ -79,7 +79,9 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
         buckets = list(_rows(run.events[rank], rank, steps[rank].filter(inside), own))
         rows += buckets
         read += bool(buckets)
-        if trace.fault or (not buckets and (run.record.ranks > 1 or run.events[rank].buckets)):
+        by_hand = any(called) and not own and not run.events[rank].buckets
+        expected = not by_hand and (run.record.ranks > 1 or run.events[rank].buckets)
+        if trace.fault or (expected and not buckets):
             strange.append(f"{window.file[:80]}: {trace.fault or 'no reduction of gradients was found in it'}")
     if strange:
         text = f"profiler windows: {len(strange):,} could not be fully used; {strange[0]}"
@@ -215,13 +217,13 @@ class _RealTime:
 
 
 def _called(queued: Sequence[_Queued], calls: NDArray[np.int64]) -> list[bool]:
-    """Whether the program itself called each queued operation, by its step records: the next one after a call."""
-    begins = np.array([one.queued_ns for one in queued], dtype=np.int64)
-    is_called = np.zeros(begins.size, dtype=np.bool_)
-    if begins.size and calls.size:
-        near = calls[(calls > begins[0] - CALL_NS) & (calls < begins[-1] + CALL_NS)]
-        places = np.searchsorted(begins, near - SLACK_NS)
-        fits = places < begins.size
-        places, near = places[fits], near[fits]
-        is_called[places[begins[places] - near < CALL_NS]] = True
-    return [bool(one) for one in is_called]
+    """Whether the program itself called each queued operation, by its step records: each call queues the next one."""
+    begins = [one.queued_ns for one in queued]
+    is_called = [False] * len(begins)
+    place = 0
+    for call_ns in np.sort(calls).tolist() if begins else ():
+        place = bisect_left(begins, call_ns - SLACK_NS, lo=place)
+        if place < len(begins) and begins[place] - call_ns < CALL_NS:
+            is_called[place] = True
+            place += 1
+    return is_called

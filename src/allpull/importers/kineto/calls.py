@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from allpull.traces.collectives import executions, of_gradients, ready_ns, with_facts
 from allpull.traces.intervals import Stretches, of
@@ -122,17 +123,38 @@ def _wait_of(trace: Trace, op: Op | None, run: Op) -> tuple[int, int] | None:
 
 
 def _disjoint(calls: Sequence[Call]) -> Iterator[Call]:
-    """The calls, with no moment counted as blocked twice: the rank waits for concurrent calls one after the other."""
-    shortened: dict[int, int] = {}
-    until = None
-    for place in sorted(range(len(calls)), key=lambda place: calls[place].left_ns or 0):
-        left, blocked_ns = calls[place].left_ns, calls[place].blocked_ns
-        if left is not None and blocked_ns:
-            begin = left - blocked_ns
-            shortened[place] = left - (begin if until is None else max(begin, min(until, left)))
-            until = left
+    """The calls, with no moment counted as blocked twice: the rank waits for concurrent calls in the order of calling.
+
+    Which of them it waited for first is not recorded; in this order calls of all ranks meet one after the other.
+    """
+    shortened: dict[int, tuple[int, int]] = {}
+    for together in _concurrent(calls):
+        until = min(begin for begin, _, _ in together)
+        for begin_ns, left_ns, place in sorted(together, key=itemgetter(2)):
+            begin = max(begin_ns, until)
+            until = max(left_ns, begin)
+            shortened[place] = (until, until - begin)
     for place, call in enumerate(calls):
-        yield replace(call, blocked_ns=shortened[place]) if place in shortened else call
+        yield replace(call, left_ns=shortened[place][0], blocked_ns=shortened[place][1]) if place in shortened else call
+
+
+def _concurrent(calls: Sequence[Call]) -> Iterator[list[tuple[int, int, int]]]:
+    """Begin and end of being blocked, and place, of the calls that share a moment of it with one another."""
+    spans = sorted(
+        (call.left_ns - call.blocked_ns, call.left_ns, place)
+        for place, call in enumerate(calls)
+        if call.left_ns is not None and call.blocked_ns
+    )
+    together: list[tuple[int, int, int]] = []
+    end = 0
+    for span in spans:
+        if together and span[0] >= end:
+            yield together
+            together = []
+        together.append(span)
+        end = max(end, span[1])
+    if together:
+        yield together
 
 
 def blocked(calls: Sequence[Call]) -> Stretches:
