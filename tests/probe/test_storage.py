@@ -112,6 +112,28 @@ def test_memory_is_not_taken_for_a_disk_because_it_allows_direct_reads():
     made.close()
 
 
+def test_what_is_written_reaches_the_disk_before_it_is_overwritten(
+    scratch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, unflushed = scratch(direct=False), [0]
+    real_pwrite, real_fsync = os.pwrite, os.fsync
+
+    def pwrite(descriptor: int, data: bytes, place: int) -> int:
+        unflushed[-1] += len(data)
+        return real_pwrite(descriptor, data, place)
+
+    def fsync(descriptor: int) -> None:
+        real_fsync(descriptor)
+        unflushed.append(0)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    monkeypatch.setattr(os, "fsync", fsync)
+    done = made.write(seconds=0.1)
+    assert max(unflushed) <= SIZE
+    assert sum(unflushed) == done.ops * MIB
+    assert unflushed[-1] == 0
+
+
 def test_writes_keep_the_size_of_the_file(scratch):
     made = scratch(direct=False)
     assert made.write(seconds=0.0).ops == 1

@@ -96,7 +96,8 @@ class AlignedRun:
     def calls_compare(self) -> bool:
         """Whether moments of called collectives are of the clocks that steps have: the device's, where there is one."""
         logs = self.data.events.values()
-        return not self.on_device or any(one.collectives for log in logs for one in log.device_steps)
+        on_device = any(one.collectives for log in logs for one in log.device_steps)
+        return not self.on_device or on_device or self.data.is_from_traces
 
     @cached_property
     def matched(self) -> Matched:

@@ -116,7 +116,8 @@ def _on_device(steps: pl.DataFrame, span: _Span) -> _Idle:
     middle = (pl.col("begin_ns") + pl.col("end_ns")) // 2
     inside = steps.filter((middle >= span.begin_ns) & (middle < span.end_ns) & pl.col("busy_ns").is_not_null())
     evaluated = pl.col("evaluation_ns").fill_null(0)
-    running = pl.col("busy_ns") + pl.col("collective_ns").fill_null(0) + pl.col("copy_ns").fill_null(0)
+    others = (pl.col(name).fill_null(0) for name in ("collective_ns", "copy_ns", "exchange_ns"))
+    running = pl.sum_horizontal("busy_ns", *others)
     known = pl.max_horizontal(pl.col("end_ns") - pl.col("begin_ns") - evaluated, pl.lit(0))
     sums = inside.select(known.sum().alias("known"), pl.max_horizontal(known - running, pl.lit(0)).sum().alias("idle"))
     known_ns, idle_ns = sums.row(0)

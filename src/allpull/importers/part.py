@@ -14,6 +14,7 @@ from allpull.importers.kineto.measure import Step, measure
 from allpull.importers.kineto.step_parts import parts_of
 from allpull.importers.kineto.steps import Token
 from allpull.importers.sources import Kind, Source, unpacked
+from allpull.schema.steps import PROFILER
 from allpull.traces.kineto import read_trace
 
 SAME_CALL_NS = 2_000_000  # between a call's stamps in a trace and in the flight recorder, on a slow host
@@ -133,7 +134,7 @@ def _of_trace(source: Source, pattern: Sequence[Token] | None) -> Part:
         steps=tuple(steps),
         calls=collectives.calls,
         boundary=cuts.boundary if cuts else None,
-        sources=("torch.profiler", *parts.sources),
+        sources=(PROFILER, *parts.sources),
         pattern=tuple(pattern) if pattern else None,
         versions=trace.versions,
         gaps=tuple(gaps),

@@ -126,11 +126,17 @@ class Scratch:
         return Done(done, now)
 
     def write(self, *, seconds: float) -> Done:
-        """Blocks written by one thread from start to end, repeatedly, then flushed to the disk (fsync)."""
+        """Blocks written by one thread from start to end, repeatedly, each time then flushed to the disk (fsync).
+
+        Blocks that were overwritten in the page cache would never reach the disk.
+        """
         block, began, done = os.urandom(BLOCK_BYTES), time.perf_counter(), 0
+        blocks = self.size // BLOCK_BYTES
         while done == 0 or time.perf_counter() - began < seconds:
-            os.pwrite(self._file, block, done * BLOCK_BYTES % (self.size // BLOCK_BYTES * BLOCK_BYTES))
+            os.pwrite(self._file, block, done % blocks * BLOCK_BYTES)
             done += 1
+            if done % blocks == 0:
+                os.fsync(self._file)
         os.fsync(self._file)
         return Done(done, time.perf_counter() - began)
 

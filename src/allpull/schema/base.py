@@ -22,7 +22,8 @@ Format history:
   run.json has the process of allpull that runs the job. Events have the time in DDP's communication hooks.
   Counters say which of their samples is the last. Findings have the commands and edits in their remedy.
   The first step has the size of its batch, whether it varies or not, and DDP's settings how many ranks it averages.
-  Events have digests of the first batches that a rank trains on.
+  Events have digests of the first batches that a rank trains on. Steps on a device have when nothing but collectives
+  ran.
 
 A minor version adds optional fields, so an older reader may ignore them; a major version comes with an upgrade
 function, and one real run of every past version stays in the tests.

@@ -250,6 +250,11 @@ class DeviceStep(Record):
         " other phases above left out; at most a tenth of the step too high. Absent: that is not known, as in each step"
         " that the host paces",
     )
+    exchange_ns: int | None = Field(
+        None,
+        ge=0,
+        description="the part in which nothing but collectives ran that no phase waited for; known from traces only",
+    )
     paced_ns: int | None = Field(
         None,
         ge=0,

@@ -17,6 +17,9 @@ Tag = Literal["warmup", "first_batch", "evaluation", "checkpoint", "resumed", "s
 PHASES = ("input", "copy", "forward", "backward", "optimizer", "evaluation", "checkpoint")
 """Spans that a rank may record; analysis splits ``backward`` into compute, wait and transfer, and adds ``other``."""
 
+PROFILER = "torch.profiler"
+"""In ``sources``: the steps were read from its traces."""
+
 ROLLOUTS = (ROLLOUT, ENVIRONMENT) = ("rollout", "environment")
 """Named phases of reinforcement learning, which the hooks record too: useful work, part of ``forward`` once read."""
 

@@ -15,6 +15,10 @@ from allpull.traces.intervals import Stretches, Times, union
 
 UNKNOWN = -1
 """In a column: unknown."""
+TOUCH_NS = 1_000
+"""Kernels that overlap by less follow each other: traces have µs, and drivers convert times of a device inexactly."""
+AT_ONCE_NS = 20_000
+"""In which a kernel begins that had waited for another one, and from its launch where it waits for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,6 +168,24 @@ class Trace:
         at, latest_end = self._issued
         place = int(np.searchsorted(at, t_ns)) - 1
         return int(latest_end[place]) if place >= 0 else None
+
+    @cached_property
+    def _begun(self) -> tuple[Times, Times]:
+        """The begin of each computing kernel, ascending, and when it was launched."""
+        begin, _, correlation = self.kernels.arrays()
+        order = np.argsort(begin, kind="stable")
+        return begin[order], self.launched_at(correlation[order])
+
+    def launch_of_awaiting(self, t_ns: int) -> int | None:
+        """When the host launched the kernel that began at ``t_ns`` and before it stood ready; None: there is none.
+
+        Some ``AT_ONCE_NS`` may pass until it begins; one that was launched no sooner did not await that moment.
+        """
+        begin, launched = self._begun
+        place = int(np.searchsorted(begin, t_ns - TOUCH_NS))
+        if place >= begin.size or begin[place] > t_ns + AT_ONCE_NS:
+            return None
+        return int(launched[place]) if UNKNOWN != launched[place] < t_ns - AT_ONCE_NS else None
 
     @cached_property
     def accumulates(self) -> Stretches:

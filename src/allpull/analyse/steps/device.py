@@ -44,9 +44,10 @@ SPANS = (
     "done_ns",
 )
 """Boundaries too: the device runs its steps later than the host, which may issue ten in the time of one."""
-FURTHER = ("busy_ns", "paced_ns", "issued_ns", "fetched_ns")
-"""Columns of steps on a device: how long it had work, the time that its host paced, and how long its host issued and
-was in ``input``.
+OF_DEVICE = ("busy_ns", "exchange_ns", "paced_ns")
+FURTHER = (*OF_DEVICE, "issued_ns", "fetched_ns")
+"""Columns of steps on a device: how long it had work, ran collectives alone, and was paced by its host, and how long
+its host issued and was in ``input``.
 """
 COMPUTE = ("forward", "backward", "optimizer")
 AHEAD = ("input", "copy")
@@ -59,13 +60,13 @@ def on_device(records: pl.DataFrame, events: Mapping[int, EventLog]) -> pl.DataF
     Without any such times the records are unchanged.
     """
     rows = [
-        (rank, one.step, *(getattr(one, name) for name in SPANS), one.busy_ns, one.paced_ns)
+        (rank, one.step, *(getattr(one, name) for name in (*SPANS, *OF_DEVICE)))
         for rank, log in events.items()
         for one in log.device_steps
     ]
     if not rows:
         return records
-    names = ("rank", "step", *SPANS, "busy_ns", "paced_ns")
+    names = ("rank", "step", *SPANS, *OF_DEVICE)
     device = pl.DataFrame(rows, schema=dict.fromkeys(names, pl.Int64()), orient="row")
     latest = device.unique(["rank", "step"], keep="last").rename({name: f"device_{name}" for name in SPANS})
     joined = records.join(latest, on=["rank", "step"], how="left", maintain_order="left")

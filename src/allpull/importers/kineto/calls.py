@@ -13,8 +13,9 @@ from operator import itemgetter
 
 from allpull.traces.collectives import executions, of_gradients, ready_ns, with_facts
 from allpull.traces.intervals import Stretches, of
-from allpull.traces.trace import Group, Op, Trace
+from allpull.traces.trace import TOUCH_NS, Group, Op, Trace
 
+MOST = 0.5  # of an execution
 LATE_NS = 1_000_000  # a worker thread may be preempted between its work and the end of its annotation
 DEFAULT_GROUP = "default"
 
@@ -36,7 +37,8 @@ class Call:
 
     ``called_ns`` is when the program called it, as far as the trace shows; ``arrived_ns`` when the rank arrived: on a
     host the call, on a device the execution. ``ready_ns`` is when the data were ready, ``ran_ns`` begin and end of the
-    execution. ``blocked_ns``: how long the rank did nothing else, up to ``left_ns``.
+    execution. ``blocked_ns``: how long the rank did nothing else, up to ``left_ns``. A reduction of gradients
+    ``is_awaited`` if that is most of its execution, and the rank had more to compute.
     """
 
     use: Use
@@ -48,6 +50,7 @@ class Call:
     left_ns: int | None = None
     blocked_ns: int | None = None
     is_reduction: bool = False
+    is_awaited: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,7 @@ def calls_of(trace: Trace) -> TraceCalls:
     unknown = sum(1 for op, run in pairs if op is None and run is not None and run.family is None)
     calls = [_call(trace, op, run) for op, run in pairs]
     in_order = sorted((call for call in calls if call is not None), key=lambda call: call.called_ns)
-    return TraceCalls(calls=tuple(_disjoint(in_order)), unknown=unknown)
+    return TraceCalls(calls=tuple(_ready_after(list(_disjoint(in_order, on_device=trace.on_device)))), unknown=unknown)
 
 
 def _call(trace: Trace, op: Op | None, run: Op | None) -> Call | None:
@@ -75,7 +78,7 @@ def _call(trace: Trace, op: Op | None, run: Op | None) -> Call | None:
         return None
     is_reduction = op is not None and described.family == "all_reduce" and of_gradients(trace, op)
     ran = None if run is None else (run.begin_ns, run.end_ns)
-    wait = None if run is None or is_reduction else _wait_of(trace, op, run)
+    wait = None if run is None else _wait_of(trace, op, run)
     return Call(
         use=_use(trace, described),
         seq=described.seq,
@@ -86,6 +89,7 @@ def _call(trace: Trace, op: Op | None, run: Op | None) -> Call | None:
         left_ns=None if wait is None else wait[1],
         blocked_ns=None if wait is None else wait[1] - wait[0],
         is_reduction=is_reduction,
+        is_awaited=is_reduction and run is not None and wait is not None and _is_awaited(trace, run, wait),
     )
 
 
@@ -105,8 +109,12 @@ def _wait_of(trace: Trace, op: Op | None, run: Op) -> tuple[int, int] | None:
     """Begin and end of the time in which the rank only waited for the call; None: it never waited."""
     begin, end = run.begin_ns, run.end_ns
     if run.on_device:
-        last = end if trace.computing.covers(end - 1) else trace.computing.last_end_before(end)
-        return (begin if last is None else max(begin, last), end)
+        if trace.computing.covers(end - 1 - TOUCH_NS):
+            return end, end
+        awaiting_since = trace.launch_of_awaiting(end)
+        if op is not None and awaiting_since is not None:  # another collective may hold it up in its stream
+            begin = min(begin, max(awaiting_since, op.begin_ns))
+        return max(begin, trace.computing.last_end_before(end) or begin), end
     if op is None:
         return begin, end
     begin = op.begin_ns
@@ -122,20 +130,41 @@ def _wait_of(trace: Trace, op: Op | None, run: Op) -> tuple[int, int] | None:
     return max(begin, last), end
 
 
-def _disjoint(calls: Sequence[Call]) -> Iterator[Call]:
-    """The calls, with no moment counted as blocked twice: the rank waits for concurrent calls in the order of calling.
+def _is_awaited(trace: Trace, run: Op, wait: tuple[int, int]) -> bool:
+    if run.on_device and trace.launch_of_awaiting(run.end_ns) is None:
+        return False  # the host had not launched what came next: the device was idle for want of work
+    return wait[1] - wait[0] >= MOST * (run.end_ns - run.begin_ns)
 
-    Which of them it waited for first is not recorded; in this order calls of all ranks meet one after the other.
+
+def _disjoint(calls: Sequence[Call], *, on_device: bool) -> Iterator[Call]:
+    """The calls, with no moment counted as blocked twice: the rank waits for concurrent calls one after the other.
+
+    On a host that is in the order of calling, which is that in which programs wait; a device passes them as they end.
     """
     shortened: dict[int, tuple[int, int]] = {}
     for together in _concurrent(calls):
         until = min(begin for begin, _, _ in together)
-        for begin_ns, left_ns, place in sorted(together, key=itemgetter(2)):
+        for begin_ns, left_ns, place in sorted(together, key=itemgetter(1 if on_device else 2)):
             begin = max(begin_ns, until)
             until = max(left_ns, begin)
             shortened[place] = (until, until - begin)
     for place, call in enumerate(calls):
         yield replace(call, left_ns=shortened[place][0], blocked_ns=shortened[place][1]) if place in shortened else call
+
+
+def _ready_after(calls: Sequence[Call]) -> Iterator[Call]:
+    """The calls; gradients are ready no sooner than the rank has left what it was blocked in before it queued them.
+
+    Tensor parallelism calls collectives inside backward, and a device computes the next gradients after them.
+    """
+    left_ns = None
+    for call in calls:
+        if call.blocked_ns and not call.is_reduction:
+            left_ns = call.left_ns
+        if call.is_reduction and call.ready_ns is not None and call.ran_ns is not None and left_ns is not None:
+            yield replace(call, ready_ns=max(call.ready_ns, min(left_ns, call.ran_ns[0])))
+        else:
+            yield call
 
 
 def _concurrent(calls: Sequence[Call]) -> Iterator[list[tuple[int, int, int]]]:

@@ -37,7 +37,6 @@ ODD = ("first_batch", EVALUATION, "checkpoint")
 
 BREAK_SHARE = 0.05  # of a step: a longer gap between one step and the next is time outside all steps
 BREAK_NS = 1_000_000  # below this it may be the difference between the clocks of a device and its host, or of two hosts
-PROFILER = "torch.profiler"  # the source of steps that were read from its traces
 SLOWER = 1.1  # a profiler that slows steps by more than this makes them unrepresentative
 OTHERS = 0.1  # of the time of usable steps, and of that of one: less is not worth a word
 FEWEST = 10  # steps: the mean of fewer is chance
@@ -97,7 +96,7 @@ def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
 
 def _windows_begin(steps: NDArray[np.int64], run: RunData) -> Bools | None:
     """Which ``steps`` a window of the profiler begins with, on any rank; None: it did not record those of all ranks."""
-    if not all(PROFILER in header.sources for header in run.headers.values()):
+    if not run.is_from_traces:
         return None
     return np.isin(steps, [trace.first_step for log in run.events.values() for trace in log.traces])
 

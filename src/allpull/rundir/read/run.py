@@ -31,7 +31,7 @@ from allpull.rundir.run_record import read_record
 from allpull.schema.gap import Gap
 from allpull.schema.host import HostRecord
 from allpull.schema.run import UNENDED, RunRecord
-from allpull.schema.steps import StepsHeader
+from allpull.schema.steps import PROFILER, StepsHeader
 from allpull.units import counted
 
 MAX_HOST_JSON_BYTES = 1 << 20
@@ -72,6 +72,11 @@ class RunData:
     def shown_directory(self) -> str:
         """The run directory as results name it: as the caller gave it."""
         return safe_open.shown_path(self.place or self.directory)
+
+    @property
+    def is_from_traces(self) -> bool:
+        """Whether the steps of every rank were read from traces of torch.profiler."""
+        return bool(self.headers) and all(PROFILER in header.sources for header in self.headers.values())
 
 
 def read_run(directory: Path, *, skip_damaged: bool = False) -> RunData:
