@@ -73,7 +73,7 @@ def test_calls_in_flight_together_follow_each_other() -> None:
     calls = [Call(use="all_reduce", at="end", early_s=0.010, transfer_s=takes) for takes in (0.010, 0.0, 0.005)]
     one = window(2, 1, optimizer=0.010, reduces=False, calls=calls, recorded_s=0.015)
     assert ends_ms(one) == [[15, 15]]
-    assert one.follows.tolist() == [False, True, True, False]
+    assert one.follows.T.tolist() == [[False, True, True, False]] * 2
     shorter = replace(one, work={"optimizer": one.work["optimizer"] * 0.4}, early_s=one.early_s * 0.4)
     assert ends_ms(shorter) == [[15, 15]]
     apart = [replace(call, use=f"all_reduce {place}") for place, call in enumerate(calls)]

@@ -205,7 +205,7 @@ def _play_side_by_side(window: Window, played: Moments, stretches: _Stretches) -
     """Fill ``played``, some stretches of equally many events at a time: as many as a cache holds."""
     lane = window.reductions
     after_s = None if lane is None else lane_s(lane)
-    reduction, follows = np.cumsum(window.kind == REDUCE) - 1, window.follows
+    reduction, follows, present = np.cumsum(window.kind == REDUCE) - 1, window.follows, window.present
     ended_s = np.zeros(stretches.first.size)
     most = max(1, CACHED_CELLS // max(1, window.ranks))
     for length in np.unique(stretches.lengths).tolist():
@@ -219,9 +219,10 @@ def _play_side_by_side(window: Window, played: Moments, stretches: _Stretches) -
                 kinds = window.kind[events]
                 calls, reduces = kinds == CALL, kinds == REDUCE
                 if calls.any():
-                    free_s = np.where(follows[events[calls], None], called_s[calls], -np.inf)
-                    called_s[calls] = _called(window, events[calls], now_s[calls], free_s)
-                    now_s[calls] = np.maximum(now_s[calls], called_s[calls])
+                    free_s = np.where(follows[events[calls]], called_s[calls], -np.inf)
+                    call_s = _called(window, events[calls], now_s[calls], free_s)
+                    called_s[calls] = np.where(present[events[calls]], call_s, called_s[calls])
+                    now_s[calls] = np.maximum(now_s[calls], call_s)
                 if lane is not None and after_s is not None and reduces.any():
                     place = reduction[events[reduces]]
                     bucket, end_s = _reduced(now_s[reduces], lane.lead_s[place], after_s[place])
@@ -239,7 +240,7 @@ def _play_in_order(window: Window, played: Moments, begin_s: Floats) -> None:
     lane, loaders = window.reductions, window.deliveries
     after_s = None if lane is None else lane_s(lane)
     batches = None if loaders is None or "input" not in window.work else _Batches(window, loaders)
-    work_s, follows = total_work_s(window), window.follows.tolist()
+    work_s, follows, present = total_work_s(window), window.follows, window.present
     now_s, called_s, place = begin_s[0], begin_s[0], 0
     for event, kind in enumerate(window.kind.tolist()):
         stand_s = now_s + work_s[event]
@@ -248,8 +249,8 @@ def _play_in_order(window: Window, played: Moments, begin_s: Floats) -> None:
             stand_s = stand_s + (batches.taken_s(event, fetched_s) - fetched_s)
         now_s = stand_s
         if kind == CALL:
-            called_s = _called(window, event, stand_s, called_s if follows[event] else -np.inf)
-            now_s = np.maximum(stand_s, called_s)
+            call_s = _called(window, event, stand_s, np.where(follows[event], called_s, -np.inf))
+            called_s, now_s = np.where(present[event], call_s, called_s), np.maximum(stand_s, call_s)
         elif kind == REDUCE and lane is not None and after_s is not None:
             played.bucket[event], end_s = _reduced(stand_s, lane.lead_s[place], after_s[place])
             now_s = end_s + lane.tail_s[place]
@@ -322,7 +323,7 @@ def lane_s(reductions: Reductions) -> Floats:
     return after
 
 
-def _called(window: Window, event: NDArray[np.intp] | int, now_s: Floats, free_s: Floats | float) -> Floats:
+def _called(window: Window, event: NDArray[np.intp] | int, now_s: Floats, free_s: Floats) -> Floats:
     """When the collective ``event`` ends for each rank, which reaches it at ``now_s``, maybe later; shape (…, ranks).
 
     ``free_s``: when the call that this one follows ended for it; −∞: it follows none.

@@ -56,12 +56,23 @@ CALL, REDUCE, STEP = 0, 1, 2
 """Kinds of events."""
 
 
-def following_calls(kind: NDArray[np.int8], use: NDArray[np.intp]) -> Bools:
-    """Which events are calls that come directly after a call of the same use; all (events,), as in ``Window``."""
+def following_calls(kind: NDArray[np.int8], use: NDArray[np.intp], present: Bools) -> Bools:
+    """Where the event of a rank is a call directly after a call of the same use and the same ranks, (events, ranks).
+
+    ``kind`` and ``use`` (events,) as in ``Window``; ``present`` (events, ranks): who takes part in a call.
+    """
     calls = kind == CALL
-    follows: Bools = calls.copy()
-    follows[1:] &= calls[:-1] & (use[1:] == use[:-1])
-    follows[:1] = False
+    if present[calls].all():
+        of_all = calls.copy()
+        of_all[1:] &= calls[:-1] & (use[1:] == use[:-1])
+        of_all[:1] = False
+        return np.broadcast_to(of_all[:, None], present.shape)
+    its = present | ~calls[:, None]
+    latest = np.maximum.accumulate(np.where(its, np.arange(kind.size)[:, None], -1), axis=0)
+    before = np.concatenate([np.full_like(latest[:1], -1), latest[:-1]])
+    group = np.unique(np.packbits(present, axis=1), axis=0, return_inverse=True)[1].ravel()
+    alike = calls[before] & (use[before] == use[:, None]) & (group[before] == group[:, None])
+    follows: Bools = present & calls[:, None] & (before >= 0) & alike
     return follows
 
 
@@ -196,8 +207,13 @@ class Window:
 
     @property
     def follows(self) -> Bools:
-        """``following_calls`` of its events."""
-        return following_calls(self.kind, self.use)
+        """``following_calls`` of its events, (events, ranks)."""
+        return following_calls(self.kind, self.use, self.present)
+
+    @property
+    def present(self) -> Bools:
+        """Who takes part in each call, (events, ranks)."""
+        return self.meets | self.waits
 
     @property
     def round_of(self) -> NDArray[np.intp]:

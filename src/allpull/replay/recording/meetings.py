@@ -75,7 +75,7 @@ def order_events(recorded: Moments, calls: Calls, slack_s: float) -> Events:
     _over(waits, early_s, stand_s, leave_s, transfer_s)
     use = np.concatenate([calls.use, np.full(appended[0], -1)])[line.places]
     arrived_s = np.where(meets, stand_s - early_s, -np.inf)
-    _apart(following_calls(line.kind, use), waits, arrived_s, (stand_s, leave_s, transfer_s))
+    _apart(line.kind, use, waits, arrived_s, (stand_s, leave_s, transfer_s))
     return Events(
         kind=line.kind,
         step_of=line.step_of,
@@ -103,16 +103,37 @@ def _over(waits: Bools, early_s: Floats, stand_s: Floats, leave_s: Floats, trans
     transfer_s[:] = np.where(is_over, np.minimum(transfer_s, soonest_s), transfer_s)
 
 
-def _apart(follows: Bools, waits: Bools, arrive_s: Floats, moments: tuple[Floats, Floats, Floats]) -> None:
+def _apart(
+    kind: NDArray[np.int8],
+    use: NDArray[np.intp],
+    waits: Bools,
+    arrive_s: Floats,
+    moments: tuple[Floats, Floats, Floats],
+) -> None:
     """Take from the transfers of calls that follow another one what is of the calls before, all (events, ranks).
 
-    Each begins when the last rank has arrived, ``arrive_s`` (−∞: no part in it), and the call before has ended. One
-    that was over when a rank ``waits`` for it may have been so for long: it takes nothing, and what the rank needs to
-    see that is its work. ``moments``: ``stand_s``, ``leave_s`` and ``transfer_s``, of which the last two change.
+    Each begins when the last rank has arrived, ``arrive_s`` (−∞: no part in it), and the call before has ended. An
+    asynchronous one that was over when a rank ``waits`` for it may have been so for long: it takes nothing, and what
+    the rank needs to see that is its work. ``moments``: ``stand_s``, ``leave_s`` and ``transfer_s``, of which the last
+    two change. Where ranks meet in groups, each has calls of its own before it.
     """
+    stand_s, leave_s, _ = moments
+    present = np.isfinite(arrive_s) | waits | (kind != CALL)[:, None]
+    last_s = arrive_s.max(axis=1)
+    is_over = waits & (leave_s - stand_s < OVER_S) & (stand_s - arrive_s > MOVED_S)
+    follows = following_calls(kind, use, present)
+    for ranks in [slice(None)] if present.all() else [[rank] for rank in range(present.shape[1])]:
+        its = np.flatnonzero(present[:, ranks].any(axis=1))
+        cells = np.ix_(its, np.arange(present.shape[1])[ranks])
+        parts = tuple(of_all[cells] for of_all in moments)
+        _take_apart(follows[cells][:, 0], waits[cells], is_over[cells], last_s[its, None], parts)
+        for of_all, changed in zip(moments, parts, strict=True):
+            of_all[cells] = changed
+
+
+def _take_apart(follows: Bools, waits: Bools, is_over: Bools, last_s: Floats, moments: tuple[Floats, ...]) -> None:
+    """As ``_apart``, for ranks that take part in all of the events; ``follows`` (events,), ``last_s`` (events, 1)."""
     stand_s, leave_s, transfer_s = moments
-    last_s = arrive_s.max(axis=1, keepdims=True)
-    is_over = waits & (leave_s - stand_s < OVER_S)
     ended_s = np.where(waits, last_s + transfer_s, leave_s)
     at = np.flatnonzero(follows)
     depth = at - np.maximum.accumulate(np.where(~follows, np.arange(follows.size), 0))[at]
