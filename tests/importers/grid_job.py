@@ -25,7 +25,7 @@ class GridJob:
 
     ``tensor``: ranks of one tensor-parallel group; a call of ``within`` among them, for which all wait, follows each
     of ``blocks`` in forward and backward. Each block's gradients are averaged ``across`` the groups; with ``awaited``
-    backward goes on after that.
+    backward goes on after that. ``by_hand``: all of them after backward, outside of autograd's hooks.
     """
 
     ranks: int = 4
@@ -40,6 +40,7 @@ class GridJob:
     within: float = 60.0
     across: float = 900.0
     awaited: bool = False
+    by_hand: bool = False
     slow: dict[int, float] = field(default_factory=dict)
 
 
@@ -89,8 +90,9 @@ def simulated(job: GridJob, folder: Path | None = None) -> float:
 
 def _play(job: GridJob, step: int, ranks: Sequence[_Rank]) -> None:
     begun = [rank.host for rank in ranks]
-    tensor, data = _groups(job, ranks, lambda number: number // job.tensor), _groups(
-        job, ranks, lambda number: number % job.tensor
+    tensor, data = (
+        _groups(job, ranks, lambda number: number // job.tensor),
+        _groups(job, ranks, lambda number: number % job.tensor),
     )
     for rank in ranks:
         rank.add("enumerate(DataLoader)#x.__next__", "user_annotation", MAIN, rank.host, rank.host + job.loader)
@@ -107,11 +109,14 @@ def _play(job: GridJob, step: int, ranks: Sequence[_Rank]) -> None:
             name = "autograd::engine::evaluate_function: RowParallelBackward"
             rank.add(name, "cpu_op", AUTOGRAD, rank.host, rank.host + ISSUE_US + 1)
         _within(job, tensor, AUTOGRAD)
-        for rank in ranks:
+        for rank in ranks if not job.by_hand else ():
             name = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
             rank.add(name, "cpu_op", AUTOGRAD, rank.host - 0.5, rank.host + ISSUE_US + 1)
-        for place, group in enumerate(data):
+        for place, group in enumerate(data if not job.by_hand else ()):
             _meet(group, ACROSS, job.across, AUTOGRAD, f"across {place}", 1_000_000, awaited=job.awaited)
+    for _ in range(job.blocks if job.by_hand else 0):
+        for place, group in enumerate(data):
+            _meet(group, ACROSS, job.across, MAIN, f"across {place}", 1_000_000, awaited=True)
     for rank, began in zip(ranks, begun, strict=True):
         optimizing = rank.host
         rank.free[COMPUTE] = max(rank.free[COMPUTE], rank.free[ACROSS] + LAG_US)

@@ -91,6 +91,23 @@ def test_an_exchange_that_backward_waits_for_is_no_idle_accelerator(tmp_path: Pa
         assert slow.gain.value == pytest.approx(simulated(job) / simulated(replace(job, slow={})), rel=0.01)
 
 
+@pytest.mark.parametrize("late", [{}, {2: 60.0}], ids=["alike", "one late"])
+def test_gradients_that_are_reduced_by_hand_are_explained(tmp_path: Path, late: dict[int, float]) -> None:
+    job = GridJob(across=3000.0, by_hand=True, slow=late)
+    run = AlignedRun(read_run(brought_in(job, tmp_path).directory))
+    assert not run.buckets.gaps
+    assert run.buckets.times.is_empty()
+    result = explain(run).result
+    network = the("network-bound", result)
+    assert network.gain is not None
+    assert network.gain.value == pytest.approx(simulated(job) / simulated(replace(job, across=0.0)), rel=0.01)
+    if late:
+        slow = the("slow-rank", result)
+        assert slow.ranks == [2]
+        assert slow.gain is not None
+        assert slow.gain.value == pytest.approx(simulated(job) / simulated(replace(job, slow={})), rel=0.01)
+
+
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_buckets_that_backward_hides_stay_buckets(tmp_path: Path, tensor: int) -> None:
     done = brought_in(GridJob(tensor=tensor), tmp_path)

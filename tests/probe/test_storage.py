@@ -112,9 +112,7 @@ def test_memory_is_not_taken_for_a_disk_because_it_allows_direct_reads():
     made.close()
 
 
-def test_what_is_written_reaches_the_disk_before_it_is_overwritten(
-    scratch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_written_reaches_the_disk_before_it_is_overwritten(scratch, monkeypatch):
     made, unflushed = scratch(direct=False), [0]
     real_pwrite, real_fsync = os.pwrite, os.fsync
 
