@@ -360,8 +360,20 @@ def test_ranks_that_each_pass_over_all_data_make_as_many_steps(
         for ranks, of_epoch in zip((1, 2), samples, strict=True)
     ]
     made = calibrate([replace(run_of(trained(one.ranks)), epochs=one) for one in epochs])
-    assert made.whole_passes is whole
+    assert made.steps_are_equal is whole
     (four,) = forecast(made, 4).predictions
     assert four.epoch is not None
     assert four.epoch.steps == steps
     assert any("each rank passes over all of the data" in note for note in forecast(made, 4).notes) is whole
+
+
+@pytest.mark.parametrize("samples", [(1920, 3840), (3840, 3840)], ids=["as many steps", "as many samples"])
+def test_epochs_that_end_with_the_program_may_be_cut_short(samples: tuple[int, int]) -> None:
+    epochs = [
+        MeasuredEpochs(ranks=ranks, samples=of_epoch, parts_s={}, by_rank_s={}, are_whole=False)
+        for ranks, of_epoch in zip((1, 2), samples, strict=True)
+    ]
+    made = forecast(calibrate([replace(run_of(trained(one.ranks)), epochs=one) for one in epochs]), 4)
+    (four,) = made.predictions
+    assert (four.epoch is None) is (samples[0] < samples[1])
+    assert any("left its loader early" in note for note in made.notes)

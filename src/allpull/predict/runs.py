@@ -255,11 +255,7 @@ def _notes(calibration: Calibration) -> Iterator[str]:
     if calibration.error > NOTED_ERROR:
         by = percent(calibration.error, 1)
         yield f"the model misses the runs that it was fitted to by {by}: intervals include it"
-    if calibration.whole_passes:
-        yield (
-            "each rank passes over all of the data: an epoch has as many steps on any number of ranks "
-            "(DistributedSampler gives each rank a part)"
-        )
+    yield from _notes_on_epochs(calibration)
     evaluation = calibration.events.get("evaluation")
     if evaluation is not None and not evaluation.is_certain:
         yield (
@@ -274,6 +270,24 @@ def _notes(calibration: Calibration) -> Iterator[str]:
         yield (
             f"{calibration.largest.run}: when buckets were ready was not recorded: the exposed part of the exchange "
             "counts as all of it, so that larger sizes may be slower"
+        )
+
+
+def _notes_on_epochs(calibration: Calibration) -> Iterator[str]:
+    if calibration.steps_are_equal and calibration.are_whole:
+        yield (
+            "each rank passes over all of the data: an epoch has as many steps on any number of ranks "
+            "(DistributedSampler gives each rank a part)"
+        )
+    elif calibration.steps_are_equal:
+        yield (
+            "how many steps an epoch has is not known: each run has one epoch, of as many steps on any number of "
+            "ranks, and may have left its loader early (runs of two epochs show it)"
+        )
+    elif calibration.job.samples_per_epoch is not None and not calibration.are_whole:
+        yield (
+            "an epoch is as long as the only one of each run: one that left its loader early has not seen all samples "
+            "(runs of two epochs show it)"
         )
 
 

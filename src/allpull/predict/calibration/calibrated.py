@@ -68,10 +68,15 @@ class Calibration:
     notes: tuple[str, ...] = ()
 
     @property
-    def whole_passes(self) -> bool:
-        """Whether each rank passes over all of the data: an epoch has as many steps on any number of ranks.
+    def are_whole(self) -> bool:
+        """Whether an epoch of any run is known to have ended before the program did."""
+        return any(run.epochs.are_whole for run in self.runs if run.epochs)
 
-        Runs of at least two sizes tell it, by samples of an epoch that grow as the ranks do.
+    @property
+    def steps_are_equal(self) -> bool:
+        """Whether epochs have as many steps on any number of ranks: their samples grow as the ranks do.
+
+        Runs of at least two sizes tell it. Each rank passes over all of the data, or the program left its loader early.
         """
         each = {run.ranks: run.epochs.samples / run.ranks for run in self.runs if run.epochs and run.epochs.samples}
         return len(each) > 1 and max(each.values()) <= ALIKE * min(each.values())
@@ -79,4 +84,6 @@ class Calibration:
     def samples_per_epoch(self, ranks: int) -> int | None:
         """Samples of an epoch over all of ``ranks`` ranks; None: not known."""
         samples = self.job.samples_per_epoch
-        return samples if samples is None or not self.whole_passes else round(samples * ranks / self.job.ranks)
+        if samples is None or not self.steps_are_equal:
+            return samples
+        return round(samples * ranks / self.job.ranks) if self.are_whole else None

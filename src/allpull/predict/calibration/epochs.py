@@ -24,7 +24,8 @@ LONGER = 0.03  # of the training of an epoch: less is by how much usual steps di
 class MeasuredEpochs:
     """The complete epochs of one run on ``ranks`` ranks.
 
-    ``samples``: of an epoch over all ranks, None: not known. ``parts_s``: name → (epochs,), seconds of the job;
+    ``samples``: of an epoch over all ranks, None: not known. ``are_whole``: the end of an epoch is not only that of the
+    program, which may have left its loader early. ``parts_s``: name → (epochs,), seconds of the job;
     ``by_rank_s``: of an evaluation or a checkpoint, (1, ranks), seconds in all epochs together.
     """
 
@@ -32,6 +33,7 @@ class MeasuredEpochs:
     samples: int | None
     parts_s: Mapping[str, Floats]
     by_rank_s: Mapping[str, Floats]
+    are_whole: bool = True
 
 
 def measured_epochs(aligned: AlignedRun, step_s: float) -> MeasuredEpochs | None:
@@ -60,6 +62,7 @@ def measured_epochs(aligned: AlignedRun, step_s: float) -> MeasuredEpochs | None
         ranks=ranks,
         samples=round(float(np.median(samples))) if len(samples) == len(averaged) else None,
         parts_s=parts_s,
+        are_whole=aligned.data.record.kind != "run" or len(epochs.complete) > 1,
         by_rank_s={name: _by_rank(spans.filter(pl.col("name") == name), ranks) for name in NAMES},
     )
 
