@@ -11,7 +11,7 @@ from allpull.report.html.block import Block, Chart, Notice, Part, Points, Slider
 from allpull.report.html.chart import LINE_KEY, data, spec
 from allpull.report.page import Page
 from allpull.schema.labs import OverlapResult, OverlapRun
-from allpull.units import counted, percent, show_bytes, show_time
+from allpull.units import counted, show_bytes, show_time
 
 SIZE = "size"
 HIDDEN, EXPOSED, READY = "bucket, hidden", "bucket, exposed", "ready"
@@ -25,7 +25,7 @@ def page(result: OverlapResult) -> Page:
     where = f"links of {result.link}" if result.link else "plain Gloo within one machine"
     return Page(
         kicker="Lab: what backward hides",
-        subject=f"Buckets of {best.bucket_mib:g} MiB hide {percent(best.hidden_s / best.exchange_s)} of the exchange",
+        subject=f"Buckets of {best.bucket_mib:g} MiB expose {show_time(best.exposed_s)} of the exchange",
         facts=f"DDP on {result.ranks} ranks · {where} · {counted(len(result.runs), 'run')} of {result.steps} steps",
         blocks={"lanes": _lanes(result), "sizes": _sizes(result), "exercises": _exercises()},
         made="from recorded runs",
@@ -38,9 +38,10 @@ def _lanes(result: OverlapResult) -> Block:
         Slider(name=SIZE, label="Bucket size", texts=[_text(one, result) for one in result.runs]),
         Text(
             text="The step is an ordinary one of that run, and the compute lane is the rank whose last gradient came "
-            "last. When each bucket was ready, and when the last one was done, are recorded; when the others were on "
-            "the network is solved from all steps, as buckets follow each other. Computing is slept, not done: ranks, "
-            "DDP and Gloo are real." + _shrunk(result),
+            "last. When each bucket was ready, and when the last one was done, are recorded, and so are steps and what "
+            "is exposed. How long the others were on the network is inferred, as buckets follow each other: one that is "
+            "hidden may have taken any time until the next begins, so the sum of all may be half or twice the truth. "
+            "Computing is slept, not done: ranks, DDP and Gloo are real." + _shrunk(result),
             quiet=True,
         ),
     ]
@@ -63,7 +64,7 @@ def _shrunk(result: OverlapResult) -> str:
 def _text(one: OverlapRun, result: OverlapResult) -> str:
     return (
         f"{one.bucket_mib:g} MiB: {counted(len(one.buckets), 'bucket')}, on the network for "
-        f"{show_time(one.exchange_s)}, of which {show_time(one.hidden_s)} hidden and {show_time(one.exposed_s)} "
+        f"about {show_time(one.exchange_s)}, of which {show_time(one.hidden_s)} hidden and {show_time(one.exposed_s)} "
         f"exposed; a step takes {show_time(one.step_s)}, {_by_replay(one, result)}"
     )
 
@@ -145,7 +146,7 @@ def _sizes(result: OverlapResult) -> Block:
     best = min(result.runs, key=lambda one: one.step_s)
     table = Table(
         caption="Means over the steps of each run",
-        columns=["Bucket size", "Buckets", "Exchange", "Hidden", "Exposed", "Step", "By replay", "Off by"],
+        columns=["Bucket size", "Buckets", "Exchange, about", "Hidden, about", "Exposed", "Step", "By replay", "Off by"],
         rows=[
             [
                 f"{one.bucket_mib:g} MiB",

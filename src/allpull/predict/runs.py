@@ -282,12 +282,12 @@ def _notes_on_epochs(calibration: Calibration) -> Iterator[str]:
     elif calibration.steps_are_equal:
         yield (
             "how many steps an epoch has is not known: each run has one epoch, of as many steps on any number of "
-            "ranks, and may have left its loader early (runs of two epochs show it)"
+            "ranks, and may have left its loader early (runs of two epochs show it, --epoch-samples states it)"
         )
     elif calibration.job.samples_per_epoch is not None and not calibration.are_whole:
         yield (
             "an epoch is as long as the only one of each run: one that left its loader early has not seen all samples "
-            "(runs of two epochs show it)"
+            "(runs of two epochs show it, --epoch-samples states it)"
         )
 
 

@@ -179,7 +179,7 @@ class LaneBucket(Record):
     size_bytes: int = Field(description="sent as one; a shrunk cluster sends that much less than the network has")
     ready_s: float = Field(description="when the last rank had all its gradients, as recorded")
     begin_s: float = Field(description="when it began to move: buckets follow each other on one lane")
-    end_s: float = Field(description="of the last one as recorded; of the others solved from all steps")
+    end_s: float = Field(description="of the last one as recorded; of the others inferred from all steps")
 
 
 class OverlapRun(Record):

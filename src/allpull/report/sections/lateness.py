@@ -42,7 +42,8 @@ def _lead(lateness: LatenessMap) -> str:
     place, mean_s = _latest(lateness)
     if mean_s < CALM_S:
         return "No rank is late for long: all meet within a millisecond of each other on average."
-    return f"Rank {lateness.ranks[place]} is the latest: {show_time(mean_s)} after the median of all, on average."
+    late = f"{show_time(mean_s)} after the median of the others, on average"
+    return f"Rank {lateness.ranks[place]} is the latest: {late}."
 
 
 def _latest(lateness: LatenessMap) -> tuple[int, float]:
