@@ -39,8 +39,8 @@ def _lanes(result: OverlapResult) -> Block:
         Text(
             text="The step is an ordinary one of that run, and the compute lane is the rank whose last gradient came "
             "last. When each bucket was ready, and when the last one was done, are recorded, and so are steps and what "
-            "is exposed. How long the others were on the network is inferred, as buckets follow each other: one that is "
-            "hidden may have taken any time until the next begins, so the sum of all may be half or twice the truth. "
+            "is exposed. How long the others were on the network is inferred, as buckets follow each other: one that "
+            "is hidden may have taken any time until the next begins, so the sum may be half or twice the truth. "
             "Computing is slept, not done: ranks, DDP and Gloo are real." + _shrunk(result),
             quiet=True,
         ),
@@ -146,7 +146,7 @@ def _sizes(result: OverlapResult) -> Block:
     best = min(result.runs, key=lambda one: one.step_s)
     table = Table(
         caption="Means over the steps of each run",
-        columns=["Bucket size", "Buckets", "Exchange, about", "Hidden, about", "Exposed", "Step", "By replay", "Off by"],
+        columns=["Bucket size", "Buckets", "Exchange (about)", "Hidden (about)", "Exposed", "Step", "Replay", "Off by"],
         rows=[
             [
                 f"{one.bucket_mib:g} MiB",

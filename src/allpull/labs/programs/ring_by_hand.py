@@ -148,6 +148,7 @@ def exchange(peers, algorithm, ranks, count, repeats):
         times.append(time.perf_counter() - began)
         peers.meet()
     after = peers.received()
+    peers.meet()  # the end of a connection counts as a byte
     return {
         "algorithm": algorithm,
         "ranks": ranks,
