@@ -5,7 +5,7 @@ from __future__ import annotations
 from allpull.report.html.block import Block, Card, Cards, Part, Points, Text
 from allpull.report.html.copied import copied
 from allpull.report.html.largest_run import explained
-from allpull.report.wording import percent, ranged
+from allpull.report.wording import percent, ranged, rate
 from allpull.schema.explained import INDICATIVE, Evidence, ExplainResult, Finding
 from allpull.schema.reported import ScalingReport
 from allpull.units import show_bytes, show_count, show_time
@@ -78,9 +78,5 @@ def _value(one: Evidence) -> str:
     >>> _value(Evidence(what="", value=0.25, unit="share", source=""))
     '25.0 %'
     """
-    show = {"s": show_time, "share": percent, "bytes/s": _rate, "bytes": show_bytes}.get(one.unit)
+    show = {"s": show_time, "share": percent, "bytes/s": rate, "bytes": show_bytes}.get(one.unit)
     return show(one.value) if show else f"{show_count(one.value)} {'' if one.unit == 'count' else one.unit}".strip()
-
-
-def _rate(bytes_per_s: float) -> str:
-    return f"{show_bytes(bytes_per_s)}/s"

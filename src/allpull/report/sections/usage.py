@@ -11,7 +11,7 @@ import altair as alt
 from allpull.report.colours import RUNS
 from allpull.report.html.block import Block, Chart
 from allpull.report.html.chart import LINE_KEY, data, spec, time_unit
-from allpull.report.wording import percent
+from allpull.report.wording import percent, rate
 from allpull.schema.reported import ScalingReport
 from allpull.schema.results import UsageSeries
 from allpull.units import counted, show_bytes, show_count, show_time
@@ -153,4 +153,4 @@ def _shown(unit: str, value: float) -> str:
         return show_time(value)
     if unit == "share":
         return percent(value)
-    return {"bytes": show_bytes(value), "bytes/s": f"{show_bytes(value)}/s"}.get(unit, f"{show_count(value)} {unit}")
+    return {"bytes": show_bytes(value), "bytes/s": rate(value)}.get(unit, f"{show_count(value)} {unit}")

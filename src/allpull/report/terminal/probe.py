@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from allpull.report.wording import rate
 from allpull.schema.compared import PlacedProbe, PlacementResult
 from allpull.schema.probed import (
     ComputeBuckets,
@@ -75,7 +76,7 @@ def _ring_fit(fit: RingFit | None) -> str:
     if fit is None:
         return "No fit: it needs two ranks and two sizes, and times that grow with the size."
     latency = f"{show_time(fit.latency_s.value)} ({_interval_range(fit.latency_s, show_time)})"
-    link = f"{show_bytes(fit.link_bytes_per_s.value)}/s ({_interval_range(fit.link_bytes_per_s, show_bytes)} /s)"
+    link = f"{rate(fit.link_bytes_per_s.value)} ({_interval_range(fit.link_bytes_per_s, rate)})"
     return f"Ring fit: {latency} per message, {link} per link; off by at most {100 * fit.worst_error:.0f} %."
 
 
@@ -111,7 +112,7 @@ def loader_table(result: LoaderResult) -> str:
             show_count(one.samples_per_s.median),
             _range_of(one.samples_per_s),
             "?" if one.samples_per_cpu_s is None else show_count(one.samples_per_cpu_s),
-            "" if one.state == "memory" else f"{show_bytes(one.read_bytes_per_s)}/s",
+            "" if one.state == "memory" else rate(one.read_bytes_per_s),
             "" if one.state == "memory" else "?" if one.resident is None else percent(one.resident),
         )
         for one in result.points
@@ -184,7 +185,7 @@ def _storage_row(one: StoragePoint, *, several: bool) -> list[str]:
         f"{one.threads}",
         show_count(one.ops_per_s.median),
         _range_of(one.ops_per_s),
-        "" if one.bytes_per_s is None else f"{show_bytes(one.bytes_per_s.median)}/s",
+        "" if one.bytes_per_s is None else rate(one.bytes_per_s.median),
         show_count(one.per_host_ops_per_s),
         *([share] if several else []),
     ]
