@@ -8,14 +8,12 @@ reduces within groups, exchange otherwise: there each all-reduce is a meeting of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 from allpull.importers.kineto.calls import Call
 from allpull.importers.kineto.measure import Step
 
 USUAL = 0.5  # of the steps of a rank
-INSIDE = "backward"
 
 
 def why_called(steps: Mapping[int, Sequence[Step]], size: int) -> str | None:
@@ -28,29 +26,6 @@ def why_called(steps: Mapping[int, Sequence[Step]], size: int) -> str | None:
     if any(_usually_awaited(its) for its in steps.values()):
         return "backward waits for each reduction of gradients before it goes on: each counts as a call"
     return None
-
-
-def with_called(step: Step) -> Step:
-    """``step``, with its reduction of gradients as calls in backward."""
-    reduction = step.reduction
-    if reduction is None:
-        return step
-    called = [(replace(call, is_reduction=False, is_awaited=False), INSIDE) for call in reduction.calls]
-    blocked_ns = sum(call.blocked_ns or 0 for call, _ in called)
-    spans, device = dict(step.spans_ns), dict(step.device)
-    if device:
-        held_ns = device.pop("done_ns", 0) - device.pop("arrival_ns", 0)
-        alone_ns = device.get("exchange_ns", 0) + held_ns
-        for name in ("backward_ns", "busy_ns"):  # which hold the reduction
-            if name in device:
-                device[name] -= held_ns
-        device["collective_ns"] = device.get("collective_ns", 0) + blocked_ns
-        device["exchange_ns"] = max(0, alone_ns - blocked_ns)
-    else:
-        spans["backward_ns"] = max(0, spans.get("backward_ns", 0) - blocked_ns)
-        spans["collective_ns"] = spans.get("collective_ns", 0) + blocked_ns
-    calls = sorted((*step.calls, *called), key=lambda pair: pair[0].called_ns)
-    return replace(step, spans_ns=spans, device=device, reduction=None, calls=tuple(calls))
 
 
 def _in_group(step: Step, size: int) -> bool:

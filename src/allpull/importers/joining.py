@@ -10,7 +10,8 @@ from itertools import combinations, pairwise
 
 import numpy as np
 
-from allpull.importers import called_reductions, one_job
+from allpull.importers import one_job
+from allpull.importers.called_reductions import why_called
 from allpull.importers.clocks import Key
 from allpull.importers.kineto.calls import Call
 from allpull.importers.kineto.measure import Step
@@ -86,11 +87,11 @@ def join(parts: Sequence[Part]) -> Joined:
     merged = {
         stated_rank: usable for stated_rank, files in by_rank.items() if (usable := _merged(stated_rank, files, gaps))
     }
-    why = called_reductions.why_called({stated_rank: steps for stated_rank, (_, steps) in merged.items()}, size)
+    why = why_called({stated_rank: steps for stated_rank, (_, steps) in merged.items()}, size)
     if why is not None:
         gaps.append(why)
         merged = {
-            stated_rank: (files, [called_reductions.with_called(step) for step in steps])
+            stated_rank: (files, [step.called or step for step in steps])
             for stated_rank, (files, steps) in merged.items()
         }
     numbers = _numbers({stated_rank: steps for stated_rank, (_, steps) in merged.items()}, gaps)

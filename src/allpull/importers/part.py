@@ -101,10 +101,18 @@ def _with_calls(part: Part, new: Mapping[Call, Call]) -> Part:
 
 def _step_with_calls(step: Step, new: Mapping[Call, Call]) -> Step:
     calls = tuple((new.get(call, call), inside) for call, inside in step.calls)
-    if step.reduction is None:
+    if step.reduction is None or step.called is None:
         return replace(step, calls=calls)
     reductions = tuple(new.get(call, call) for call in step.reduction.calls)
-    return replace(step, calls=calls, reduction=replace(step.reduction, calls=reductions))
+    numbered = {(call.called_ns, call.arrived_ns): call for call in (*(call for call, _ in calls), *reductions)}
+    pairs = ((call, numbered[call.called_ns, call.arrived_ns], inside) for call, inside in step.called.calls)
+    called = ((replace(call, use=other.use, seq=other.seq), inside) for call, other, inside in pairs)
+    return replace(
+        step,
+        calls=calls,
+        reduction=replace(step.reduction, calls=reductions),
+        called=replace(step.called, calls=tuple(called)),
+    )
 
 
 def _of_trace(source: Source, pattern: Sequence[Token] | None) -> Part:

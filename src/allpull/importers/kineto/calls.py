@@ -13,7 +13,7 @@ from operator import itemgetter
 
 from allpull.traces.collectives import executions, of_gradients, ready_ns, with_facts
 from allpull.traces.intervals import Stretches, of
-from allpull.traces.trace import TOUCH_NS, Group, Op, Trace
+from allpull.traces.trace import AT_ONCE_NS, TOUCH_NS, Group, Op, Trace
 
 MOST = 0.5  # of an execution
 LATE_NS = 1_000_000  # a worker thread may be preempted between its work and the end of its annotation
@@ -64,21 +64,23 @@ class TraceCalls:
 def calls_of(trace: Trace) -> TraceCalls:
     """All collectives of ``trace``."""
     pairs = list(executions(trace))
+    exchanging = of((op.begin_ns, op.end_ns + AT_ONCE_NS) for op in trace.run if op.on_device)
     unknown = sum(1 for op, run in pairs if op is None and run is not None and run.family is None)
-    calls = [_call(trace, op, run) for op, run in pairs]
+    calls = [_call(trace, op, run, exchanging) for op, run in pairs]
     in_order = sorted((call for call in calls if call is not None), key=lambda call: call.called_ns)
-    return TraceCalls(calls=tuple(_ready_after(list(_disjoint(in_order, on_device=trace.on_device)))), unknown=unknown)
+    apart = disjoint(in_order, on_device=trace.on_device)
+    return TraceCalls(calls=tuple(_ready_after(apart)), unknown=unknown)
 
 
-def _call(trace: Trace, op: Op | None, run: Op | None) -> Call | None:
-    """A call; None: its operation is unknown."""
+def _call(trace: Trace, op: Op | None, run: Op | None, exchanging: Stretches) -> Call | None:
+    """A call; None: its operation is unknown. ``exchanging``: when the device ran any collective, or had just done."""
     first = op or run
     described = first if first is None or run is None or first is run else with_facts(first, run)
     if first is None or described is None or described.family is None:
         return None
     is_reduction = op is not None and described.family == "all_reduce" and of_gradients(trace, op)
     ran = None if run is None else (run.begin_ns, run.end_ns)
-    wait = None if run is None else _wait_of(trace, op, run)
+    wait = None if run is None else _wait_of(trace, op, run, exchanging)
     return Call(
         use=_use(trace, described),
         seq=described.seq,
@@ -105,15 +107,15 @@ def _use(trace: Trace, op: Op) -> Use:
     )
 
 
-def _wait_of(trace: Trace, op: Op | None, run: Op) -> tuple[int, int] | None:
+def _wait_of(trace: Trace, op: Op | None, run: Op, exchanging: Stretches) -> tuple[int, int] | None:
     """Begin and end of the time in which the rank only waited for the call; None: it never waited."""
     begin, end = run.begin_ns, run.end_ns
     if run.on_device:
         if trace.computing.covers(end - 1 - TOUCH_NS):
             return end, end
-        awaiting_since = trace.launch_of_awaiting(end)
-        if op is not None and awaiting_since is not None:  # another collective may hold it up in its stream
-            begin = min(begin, max(awaiting_since, op.begin_ns))
+        since, held_since = trace.launch_of_awaiting(end), exchanging.begin_of_the_one_at(begin)
+        if op is not None and since is not None and held_since is not None:  # by another collective in its stream
+            begin = min(begin, max(since, held_since, op.begin_ns))
         return max(begin, trace.computing.last_end_before(end) or begin), end
     if op is None:
         return begin, end
@@ -136,10 +138,11 @@ def _is_awaited(trace: Trace, run: Op, wait: tuple[int, int]) -> bool:
     return wait[1] - wait[0] >= MOST * (run.end_ns - run.begin_ns)
 
 
-def _disjoint(calls: Sequence[Call], *, on_device: bool) -> Iterator[Call]:
+def disjoint(calls: Sequence[Call], *, on_device: bool) -> list[Call]:
     """The calls, with no moment counted as blocked twice: the rank waits for concurrent calls one after the other.
 
     On a host that is in the order of calling, which is that in which programs wait; a device passes them as they end.
+    Reductions of gradients are no calls of the program, and stay as they are.
     """
     shortened: dict[int, tuple[int, int]] = {}
     for together in _concurrent(calls):
@@ -148,8 +151,10 @@ def _disjoint(calls: Sequence[Call], *, on_device: bool) -> Iterator[Call]:
             begin = max(begin_ns, until)
             until = max(left_ns, begin)
             shortened[place] = (until, until - begin)
-    for place, call in enumerate(calls):
-        yield replace(call, left_ns=shortened[place][0], blocked_ns=shortened[place][1]) if place in shortened else call
+    return [
+        replace(call, left_ns=shortened[place][0], blocked_ns=shortened[place][1]) if place in shortened else call
+        for place, call in enumerate(calls)
+    ]
 
 
 def _ready_after(calls: Sequence[Call]) -> Iterator[Call]:
@@ -172,7 +177,7 @@ def _concurrent(calls: Sequence[Call]) -> Iterator[list[tuple[int, int, int]]]:
     spans = sorted(
         (call.left_ns - call.blocked_ns, call.left_ns, place)
         for place, call in enumerate(calls)
-        if call.left_ns is not None and call.blocked_ns
+        if call.left_ns is not None and call.blocked_ns and not call.is_reduction
     )
     together: list[tuple[int, int, int]] = []
     end = 0

@@ -8,11 +8,11 @@ idle device time is input where the host was in its loader, and is not attribute
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from allpull.importers.kineto.calls import Call, blocked
+from allpull.importers.kineto.calls import Call, blocked, disjoint
 from allpull.importers.kineto.step_parts import Parts, Pass
 from allpull.importers.kineto.steps import Cut
 from allpull.traces.intervals import NONE, Stretches, Times, of, union
@@ -42,7 +42,8 @@ class Step:
 
     ``spans_ns`` are phases on the host, by the names of ``schema.steps.PHASES`` and "collective"; those that the trace
     does not show are absent. ``device`` holds fields of ``schema.events.DeviceStep``; empty: no device was profiled.
-    ``calls`` are its collectives except those of ``reduction``, each with the phase in which it was called.
+    ``calls`` are its collectives except those of ``reduction``, each with the phase in which it was called. ``called``
+    is the same step if its ``reduction`` counts as calls of the program; None: it has none.
     """
 
     number: int | None
@@ -53,6 +54,7 @@ class Step:
     reduction: Reduction | None
     device: dict[str, int]
     calls: tuple[tuple[Call, str | None], ...]
+    called: Step | None = None
 
 
 def measure(trace: Trace, parts: Parts, calls: Sequence[Call], cuts: Sequence[Cut]) -> list[Step]:
@@ -60,8 +62,12 @@ def measure(trace: Trace, parts: Parts, calls: Sequence[Call], cuts: Sequence[Cu
     other_calls = [call for call in calls if not call.is_reduction]
     at = np.array([call.called_ns for call in other_calls], dtype=np.int64)
     began = np.array([one.begin_ns for one in parts.passes], dtype=np.int64)
-    host = _host_parts(parts)
-    device = _Device(trace, parts, calls, cuts) if trace.on_device else None
+    of_trace = _Measured(
+        host=_host_parts(parts),
+        device=_Device(trace, parts, calls, cuts) if trace.on_device else None,
+        has_passes=bool(parts.passes),
+        has_calls=bool(calls),
+    )
     steps = []
     for place, cut in enumerate(cuts):
         first, last = np.searchsorted(at, (cut.begin_ns, cut.end_ns)).tolist()
@@ -69,24 +75,46 @@ def measure(trace: Trace, parts: Parts, calls: Sequence[Call], cuts: Sequence[Cu
         first, last = np.searchsorted(began, (cut.begin_ns, cut.end_ns)).tolist()
         passes = parts.passes[first:last]
         reduction = _reduction(passes, on_device=trace.on_device)
-        waiting = NONE if device else blocked(step_calls) - _reducing(reduction)
-        spans = {f"{name}_ns": (part.within(*cut.span_ns) - waiting).total_ns for name, part in host.items()}
-        if calls and device is None:  # in a trace without recognised collectives, their time is unknown
-            spans["collective_ns"] = waiting.total_ns
-        steps.append(
-            Step(
-                number=cut.number,
-                begin_ns=cut.begin_ns,
-                end_ns=cut.end_ns,
-                spans_ns=spans,
-                passes=len(passes) if parts.passes else None,
-                reduction=reduction,
-                device={} if device is None else device.step(place, step_calls, reduction),
-                calls=tuple((call, _inside(host, call.called_ns)) for call in step_calls),
-            )
-        )
+        step = of_trace.step(place, cut, len(passes), reduction, step_calls)
+        if reduction is not None:
+            every = disjoint(_with_reductions(step_calls, reduction), on_device=trace.on_device)
+            step = replace(step, called=of_trace.step(place, cut, len(passes), None, every))
+        steps.append(step)
     active = [step for step in steps if step.calls or step.passes or any(step.spans_ns.values())]
     return active or steps  # prof.step() also begins a step that the end of the recording truncates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Measured:
+    """What all steps of a trace are measured with; ``host``: disjoint parts by name."""
+
+    host: dict[str, Stretches]
+    device: _Device | None
+    has_passes: bool
+    has_calls: bool
+
+    def step(self, place: int, cut: Cut, passes: int, reduction: Reduction | None, calls: Sequence[Call]) -> Step:
+        """The step ``cut``, the one at ``place``, with these ``calls`` beside its ``reduction``."""
+        waiting = NONE if self.device else blocked(calls) - _reducing(reduction)
+        spans = {f"{name}_ns": (part.within(*cut.span_ns) - waiting).total_ns for name, part in self.host.items()}
+        if self.has_calls and self.device is None:  # in a trace without recognised collectives, their time is unknown
+            spans["collective_ns"] = waiting.total_ns
+        return Step(
+            number=cut.number,
+            begin_ns=cut.begin_ns,
+            end_ns=cut.end_ns,
+            spans_ns=spans,
+            passes=passes if self.has_passes else None,
+            reduction=reduction,
+            device={} if self.device is None else self.device.step(place, calls, reduction),
+            calls=tuple((call, _inside(self.host, call.called_ns)) for call in calls),
+        )
+
+
+def _with_reductions(calls: Sequence[Call], reduction: Reduction) -> list[Call]:
+    """``calls`` and those of ``reduction``, as calls, in order."""
+    reducing = (replace(call, is_reduction=False, is_awaited=False) for call in reduction.calls)
+    return sorted((*calls, *reducing), key=lambda call: call.called_ns)
 
 
 def _host_parts(parts: Parts) -> dict[str, Stretches]:
