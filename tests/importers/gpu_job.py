@@ -24,8 +24,9 @@ class GpuJob:
     ``loader``: until a batch is there; ``issue``: of the host for one operation; ``bucket``: one of ``buckets`` on the
     network. ``waits``: each step ends with ``.item()``. ``idle``: what the host does after it, outside torch. Rank 0
     evaluates for ``evaluation`` after every ``every`` steps, before ``prof.step()``. ``buffers``: are broadcast before
-    forward, in calls that name their root. ``slow``: how much longer the last rank computes in forward. ``window``: the
-    profiler records so many steps of each so many, and saves them as a trace of their own; None: all steps as one.
+    forward, in calls that name their root. ``copy``: of each batch to the device, which the host does not await.
+    ``slow``: how much longer the last rank computes in forward. ``window``: the profiler records so many steps of each
+    so many, and saves them as a trace of their own; None: all steps as one.
     """
 
     ranks: int = 2
@@ -43,6 +44,7 @@ class GpuJob:
     evaluation: float = 0.0
     says_rank: bool = True
     buffers: bool = False
+    copy: float = 0.0
     slow: float = 0.0
     window: tuple[int, int] | None = None
 
@@ -108,6 +110,11 @@ def _until_backward_ends(job: GpuJob, rank: _Rank) -> Iterator[tuple[float, int]
     """When each bucket of ``rank`` may be reduced, and the number of its kernel."""
     rank.add("enumerate(DataLoader)#x.__next__", "user_annotation", HOST, rank.host, rank.host + job.loader)
     rank.host += job.loader
+    if job.copy:
+        number, begin = rank.launch(HOST, rank.host), max(rank.host + 3, rank.stream)
+        rank.stream = begin + job.copy
+        name = "Memcpy HtoD (Pinned -> Device)"
+        rank.add(name, "gpu_memcpy", STREAM, begin, rank.stream, correlation=number, stream=STREAM)
     begun = rank.host
     if job.buffers:
         facts = _described(job, rank) | {"Collective name": "broadcast", "In msg nelems": 1, "Rank": 0}

@@ -25,7 +25,8 @@ class GridJob:
 
     ``tensor``: ranks of one tensor-parallel group; a call of ``within`` among them, for which all wait, follows each
     of ``blocks`` in forward and backward. Each block's gradients are averaged ``across`` the groups; with ``awaited``
-    backward goes on after that. ``by_hand``: all of them after backward, outside of autograd's hooks.
+    backward goes on after that. ``by_hand``: all of them after backward, outside of autograd's hooks. ``last``: of a
+    kernel of backward after the last gradient.
     """
 
     ranks: int = 4
@@ -41,6 +42,7 @@ class GridJob:
     across: float = 900.0
     awaited: bool = False
     by_hand: bool = False
+    last: float = 0.0
     slow: dict[int, float] = field(default_factory=dict)
 
 
@@ -114,6 +116,8 @@ def _play(job: GridJob, step: int, ranks: Sequence[_Rank]) -> None:
             rank.add(name, "cpu_op", AUTOGRAD, rank.host - 0.5, rank.host + ISSUE_US + 1)
         for place, group in enumerate(data if not job.by_hand else ()):
             _meet(group, ACROSS, job.across, AUTOGRAD, f"across {place}", 1_000_000, awaited=job.awaited)
+    for rank in ranks if job.last else ():
+        rank.compute("autograd::engine::evaluate_function: EmbeddingBackward0", AUTOGRAD, job.last)
     for _ in range(job.blocks if job.by_hand else 0):
         for place, group in enumerate(data):
             _meet(group, ACROSS, job.across, MAIN, f"across {place}", 1_000_000, awaited=True)

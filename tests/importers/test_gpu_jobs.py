@@ -67,6 +67,12 @@ def test_hosts_that_issue_slowly_and_do_something_else_have_both_findings(tmp_pa
         assert simulated(job) / simulated(replace(job, idle=0.0)) == pytest.approx(between.value, rel=0.08)
 
 
+def test_a_copy_before_a_broadcast_is_no_waiting_for_it(tmp_path: Path) -> None:
+    run = imported(GpuJob(buffers=True, loader=100.0, copy=4000.0), tmp_path)
+    assert metrics(run).phases["copy"] == pytest.approx(0.004, rel=0.01)
+    the("copy-bound", explain(run).result)
+
+
 def test_hosts_that_issue_nothing_meanwhile_do_something_else(tmp_path: Path) -> None:
     job = GpuJob(idle=5000.0)
     result = explain(imported(job, tmp_path)).result

@@ -108,6 +108,13 @@ def test_gradients_that_are_reduced_by_hand_are_explained(tmp_path: Path, late: 
         assert slow.gain.value == pytest.approx(simulated(job) / simulated(replace(job, slow={})), rel=0.01)
 
 
+def test_what_is_computed_beside_the_last_reduction_in_groups_is_backward(tmp_path: Path) -> None:
+    job = GridJob(tensor=2, across=2400.0, last=2000.0)
+    found = metrics(AlignedRun(read_run(brought_in(job, tmp_path).directory)))
+    assert found.phases["backward"] == pytest.approx(0.012, rel=0.01)
+    assert found.phases["host"] == pytest.approx(0, abs=100e-6)
+
+
 @pytest.mark.parametrize("tensor", [1, 2])
 def test_buckets_that_backward_hides_stay_buckets(tmp_path: Path, tensor: int) -> None:
     done = brought_in(GridJob(tensor=tensor), tmp_path)
