@@ -13,31 +13,26 @@ from itertools import pairwise
 from allpull.importers.kineto.calls import Call
 from allpull.importers.kineto.measure import Step
 
-USUAL = 0.5  # of the steps of a rank
+USUAL = 0.5  # of the steps of a rank, and of the reductions of one: some may be awaited by chance
 
 
 def why_called(steps: Mapping[int, Sequence[Step]], size: int) -> str | None:
     """Why the reductions in the ``steps`` of ranks count as calls, as a sentence; None: they do not.
 
-    Decided for all ranks together, of a job of ``size``: what is a call on one rank is so on all.
+    Decided for all ranks together, of a job of ``size``: what is a call on one rank is so on all, and the rank that
+    comes last may not be seen to wait.
     """
-    if any(_in_group(step, size) for its in steps.values() for step in its):
+    reduced = {rank: [one.reduction.calls for one in its if one.reduction] for rank, its in steps.items()}
+    uses = {call.use for its in reduced.values() for calls in its for call in calls}
+    if len({use.group for use in uses}) > 1 and all(0 < use.group_ranks < size for use in uses):
         return "gradients are reduced within groups of fewer than all ranks: each reduction counts as a call"
-    if any(_usually_awaited(its) for its in steps.values()):
+    if any(sum(map(_are_awaited, its)) > USUAL * len(its) for its in reduced.values()):
         return "backward waits for each reduction of gradients before it goes on: each counts as a call"
     return None
 
 
-def _in_group(step: Step, size: int) -> bool:
-    reduction = step.reduction
-    return reduction is not None and any(0 < call.use.group_ranks < size for call in reduction.calls)
-
-
-def _usually_awaited(steps: Sequence[Step]) -> bool:
-    reduced = [step.reduction.calls for step in steps if step.reduction is not None]
-    return sum(map(_is_awaited, reduced)) > USUAL * len(reduced)
-
-
-def _is_awaited(calls: Sequence[Call]) -> bool:
-    """Whether the gradients after one of ``calls`` were computed after it."""
-    return any(one.is_awaited and (after.ready_ns or 0) >= (one.left_ns or 0) for one, after in pairwise(calls))
+def _are_awaited(calls: Sequence[Call]) -> bool:
+    """Whether most of ``calls`` were awaited: the gradients after them were computed later."""
+    pairs = list(pairwise(calls))
+    awaited = sum(one.is_awaited and (after.ready_ns or 0) >= (one.left_ns or 0) for one, after in pairs)
+    return awaited > USUAL * len(pairs)

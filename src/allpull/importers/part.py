@@ -94,25 +94,25 @@ def with_numbers(part: Part, dump: Part) -> Part:
 
 
 def _with_calls(part: Part, new: Mapping[Call, Call]) -> Part:
-    """``part`` with some of its calls replaced."""
+    """``part`` with some of its calls replaced by others of the same moments."""
+    at = {(call.called_ns, call.arrived_ns): other for call, other in new.items()}
     calls = tuple(new.get(call, call) for call in part.calls)
-    return replace(part, calls=calls, steps=tuple(_step_with_calls(step, new) for step in part.steps))
+    return replace(part, calls=calls, steps=tuple(_step_with_calls(step, at) for step in part.steps))
 
 
-def _step_with_calls(step: Step, new: Mapping[Call, Call]) -> Step:
-    calls = tuple((new.get(call, call), inside) for call, inside in step.calls)
-    if step.reduction is None or step.called is None:
-        return replace(step, calls=calls)
-    reductions = tuple(new.get(call, call) for call in step.reduction.calls)
-    numbered = {(call.called_ns, call.arrived_ns): call for call in (*(call for call, _ in calls), *reductions)}
-    pairs = ((call, numbered[call.called_ns, call.arrived_ns], inside) for call, inside in step.called.calls)
-    called = ((replace(call, use=other.use, seq=other.seq), inside) for call, other, inside in pairs)
+def _step_with_calls(step: Step, at: Mapping[tuple[int, int], Call]) -> Step:
+    reduction, called = step.reduction, step.called
     return replace(
         step,
-        calls=calls,
-        reduction=replace(step.reduction, calls=reductions),
-        called=replace(step.called, calls=tuple(called)),
+        calls=tuple((_described(call, at), inside) for call, inside in step.calls),
+        reduction=reduction and replace(reduction, calls=tuple(_described(call, at) for call in reduction.calls)),
+        called=called and _step_with_calls(called, at),
     )
+
+
+def _described(call: Call, at: Mapping[tuple[int, int], Call]) -> Call:
+    other = at.get((call.called_ns, call.arrived_ns), call)
+    return replace(call, use=other.use, seq=other.seq)
 
 
 def _of_trace(source: Source, pattern: Sequence[Token] | None) -> Part:

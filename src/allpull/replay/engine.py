@@ -241,6 +241,8 @@ def _play_in_order(window: Window, played: Moments, begin_s: Floats) -> None:
     after_s = None if lane is None else lane_s(lane)
     batches = None if loaders is None or "input" not in window.work else _Batches(window, loaders)
     work_s, follows, present = total_work_s(window), window.follows, window.present
+    of_all = bool(present[window.kind == CALL].all())
+    after = follows[:, 0].tolist()
     now_s, called_s, place = begin_s[0], begin_s[0], 0
     for event, kind in enumerate(window.kind.tolist()):
         stand_s = now_s + work_s[event]
@@ -249,8 +251,12 @@ def _play_in_order(window: Window, played: Moments, begin_s: Floats) -> None:
             stand_s = stand_s + (batches.taken_s(event, fetched_s) - fetched_s)
         now_s = stand_s
         if kind == CALL:
-            call_s = _called(window, event, stand_s, np.where(follows[event], called_s, -np.inf))
-            called_s, now_s = np.where(present[event], call_s, called_s), np.maximum(stand_s, call_s)
+            if of_all:
+                called_s = _called(window, event, stand_s, called_s if after[event] else -np.inf)
+                now_s = np.maximum(stand_s, called_s)
+            else:
+                call_s = _called(window, event, stand_s, np.where(follows[event], called_s, -np.inf))
+                called_s, now_s = np.where(present[event], call_s, called_s), np.maximum(stand_s, call_s)
         elif kind == REDUCE and lane is not None and after_s is not None:
             played.bucket[event], end_s = _reduced(stand_s, lane.lead_s[place], after_s[place])
             now_s = end_s + lane.tail_s[place]
@@ -323,7 +329,7 @@ def lane_s(reductions: Reductions) -> Floats:
     return after
 
 
-def _called(window: Window, event: NDArray[np.intp] | int, now_s: Floats, free_s: Floats) -> Floats:
+def _called(window: Window, event: NDArray[np.intp] | int, now_s: Floats, free_s: Floats | float) -> Floats:
     """When the collective ``event`` ends for each rank, which reaches it at ``now_s``, maybe later; shape (…, ranks).
 
     ``free_s``: when the call that this one follows ended for it; −∞: it follows none.

@@ -176,14 +176,23 @@ class Trace:
         order = np.argsort(begin, kind="stable")
         return begin[order], self.launched_at(correlation[order])
 
-    def launch_of_awaiting(self, t_ns: int) -> int | None:
-        """When the host launched the kernel that began at ``t_ns`` and before it stood ready; None: there is none.
+    @cached_property
+    def _exchanged(self) -> Times:
+        """The ends of the collectives on the device, ascending."""
+        return np.sort(np.array([op.end_ns for op in self.run if op.on_device], dtype=np.int64))
 
-        Some ``AT_ONCE_NS`` may pass until it begins; one that was launched no sooner did not await that moment.
+    def launch_of_awaiting(self, t_ns: int) -> int | None:
+        """When the host launched the kernel that awaited the collective that ended at ``t_ns``; None: there is none.
+
+        It began as soon as that had ended, within ``AT_ONCE_NS``, as the last collective before it, and had been
+        launched for so long. One that was launched later did not await it.
         """
         begin, launched = self._begun
         place = int(np.searchsorted(begin, t_ns - TOUCH_NS))
         if place >= begin.size or begin[place] > t_ns + AT_ONCE_NS:
+            return None
+        last = int(np.searchsorted(self._exchanged, begin[place] + TOUCH_NS, side="right")) - 1
+        if last >= 0 and self._exchanged[last] > t_ns:
             return None
         return int(launched[place]) if UNKNOWN != launched[place] < t_ns - AT_ONCE_NS else None
 

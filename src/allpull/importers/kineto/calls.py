@@ -85,7 +85,7 @@ def _call(trace: Trace, op: Op | None, run: Op | None, exchanging: Stretches) ->
         use=_use(trace, described),
         seq=described.seq,
         called_ns=first.begin_ns,
-        arrived_ns=run.begin_ns if run is not None and run.on_device else first.begin_ns,
+        arrived_ns=_arrived_ns(first, run, wait),
         ready_ns=ready_ns(trace, op, run),
         ran_ns=ran,
         left_ns=None if wait is None else wait[1],
@@ -93,6 +93,13 @@ def _call(trace: Trace, op: Op | None, run: Op | None, exchanging: Stretches) ->
         is_reduction=is_reduction,
         is_awaited=is_reduction and run is not None and wait is not None and _is_awaited(trace, run, wait),
     )
+
+
+def _arrived_ns(first: Op, run: Op | None, wait: tuple[int, int] | None) -> int:
+    """On a device, when its stream came to the call, even if another collective held that up."""
+    if run is None or not run.on_device:
+        return first.begin_ns
+    return run.begin_ns if wait is None else min(run.begin_ns, wait[0])
 
 
 def _use(trace: Trace, op: Op) -> Use:

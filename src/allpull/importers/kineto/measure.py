@@ -43,7 +43,7 @@ class Step:
     ``spans_ns`` are phases on the host, by the names of ``schema.steps.PHASES`` and "collective"; those that the trace
     does not show are absent. ``device`` holds fields of ``schema.events.DeviceStep``; empty: no device was profiled.
     ``calls`` are its collectives except those of ``reduction``, each with the phase in which it was called. ``called``
-    is the same step if its ``reduction`` counts as calls of the program; None: it has none.
+    is the same step if its reductions, of all passes, count as calls of the program; None: it has none.
     """
 
     number: int | None
@@ -77,7 +77,7 @@ def measure(trace: Trace, parts: Parts, calls: Sequence[Call], cuts: Sequence[Cu
         reduction = _reduction(passes, on_device=trace.on_device)
         step = of_trace.step(place, cut, len(passes), reduction, step_calls)
         if reduction is not None:
-            every = disjoint(_with_reductions(step_calls, reduction), on_device=trace.on_device)
+            every = disjoint(_with_reductions(step_calls, passes), on_device=trace.on_device)
             step = replace(step, called=of_trace.step(place, cut, len(passes), None, every))
         steps.append(step)
     active = [step for step in steps if step.calls or step.passes or any(step.spans_ns.values())]
@@ -111,9 +111,9 @@ class _Measured:
         )
 
 
-def _with_reductions(calls: Sequence[Call], reduction: Reduction) -> list[Call]:
-    """``calls`` and those of ``reduction``, as calls, in order."""
-    reducing = (replace(call, is_reduction=False, is_awaited=False) for call in reduction.calls)
+def _with_reductions(calls: Sequence[Call], passes: Sequence[Pass]) -> list[Call]:
+    """``calls`` and the reductions of all ``passes``, as calls, in order."""
+    reducing = (replace(call, is_reduction=False, is_awaited=False) for one in passes for call in one.reductions)
     return sorted((*calls, *reducing), key=lambda call: call.called_ns)
 
 
@@ -134,7 +134,7 @@ def _inside(host: dict[str, Stretches], t_ns: int) -> str | None:
 
 
 def _reduction(passes: Sequence[Pass], *, on_device: bool) -> Reduction | None:
-    """The last reduction of a step; earlier ones, of other networks, stay in its backward time."""
+    """The last reduction of a step; on a host, earlier ones, of other networks, stay in its backward time."""
     last = next((one for one in reversed(passes) if one.reductions), None)
     if last is None:
         return None

@@ -122,9 +122,10 @@ def _apart(
     last_s = arrive_s.max(axis=1)
     is_over = waits & (leave_s - stand_s < OVER_S) & (stand_s - arrive_s > MOVED_S)
     follows = following_calls(kind, use, present)
-    for ranks in [slice(None)] if present.all() else [[rank] for rank in range(present.shape[1])]:
-        its = np.flatnonzero(present[:, ranks].any(axis=1))
-        cells = np.ix_(its, np.arange(present.shape[1])[ranks])
+    group = np.unique(np.packbits(present, axis=0), axis=1, return_inverse=True)[1].ravel()  # of each rank
+    for ranks in (np.flatnonzero(group == one) for one in range(group.max() + 1)):
+        its = np.flatnonzero(present[:, ranks[0]])
+        cells = np.s_[:, :] if its.size * ranks.size == present.size else np.ix_(its, ranks)  # else a copy of all
         parts = tuple(of_all[cells] for of_all in moments)
         _take_apart(follows[cells][:, 0], waits[cells], is_over[cells], last_s[its, None], parts)
         for of_all, changed in zip(moments, parts, strict=True):
