@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
+import polars as pl
 import pytest
 from tests.replay.oracle import simulate
 from tests.replay.windows import jitter, window
 
+from allpull.analyse.aligned import AlignedRun
 from allpull.errors import BadInput
 from allpull.predict import runs
+from allpull.predict.calibration import measured as measured_run
 from allpull.predict.calibration.calibrated import Calibration, Probe, Stated
 from allpull.predict.calibration.epochs import MeasuredEpochs
 from allpull.predict.calibration.fit import calibrate
@@ -348,6 +353,25 @@ def test_several_batches_need_the_batch_of_the_forecast_and_sizes_can_be_held_ba
     assert runs._one_batch(two, Request(ranks=(4,), batch=32)) == two
     used, held_back = runs._split(two, 1)
     assert ([run.ranks for run in used], [run.ranks for run in held_back]) == ([1], [2])
+
+
+def test_what_ranks_load_themselves_is_hidden_by_nothing() -> None:
+    """Without workers a step is as much longer as a batch takes, however long the exchange is."""
+    two = replace(run_of(trained(2, input=0.030)), loads_itself=True)
+    assert not two.waits_for_input
+    (eight,) = forecast(calibrate([two]), 8).predictions
+    (alone,) = forecast(calibrate([run_of(trained(2))]), 8).predictions
+    assert eight.step_s.value - alone.step_s.value == pytest.approx(0.030, rel=0.05)
+    assert eight.terms["input"] == pytest.approx(0.030, rel=0.05)
+
+
+@pytest.mark.parametrize(("started", "loads_itself"), [(1, True), (3, False), (None, False)])
+def test_ranks_without_other_processes_load_themselves(started: int | None, loads_itself: bool) -> None:
+    counted = pl.DataFrame({"processes": [started]}, schema={"processes": pl.Int64()})
+    data = SimpleNamespace(
+        record=SimpleNamespace(kind="run"), counters=counted, events={0: SimpleNamespace(loaders=())}
+    )
+    assert measured_run._loads_itself(cast(AlignedRun, SimpleNamespace(data=data))) is loads_itself
 
 
 @pytest.mark.parametrize(("samples", "whole", "steps"), [((1920, 3840), True, 60), ((3840, 3840), False, 30)])

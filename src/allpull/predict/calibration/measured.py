@@ -50,7 +50,8 @@ class MeasuredRun:
     collectives, mean over ranks. ``host_of`` (ranks,): the number of each rank's host. ``per_step``: reductions per
     step. ``bucket_bytes`` (buckets,), None: not known. ``is_whole_lane``: the time of each bucket is known, not only
     the exposed part of all of them. ``workers``: of a rank's loader, None: not known. ``epochs``: None where none is
-    complete. ``missed_s`` (steps, mixes, scales): by how much mixes of latency and bytes miss the ends of reductions
+    complete. ``loads_itself``: ranks make their batches in the process that trains, so that nothing hides that.
+    ``missed_s`` (steps, mixes, scales): by how much mixes of latency and bytes miss the ends of reductions
     (``bucket_times.missed_by_mix_s``); None: a profiler measured the time of each bucket, or there is only one.
     """
 
@@ -75,6 +76,7 @@ class MeasuredRun:
     complete: bool
     workers: int | None = None
     epochs: MeasuredEpochs | None = None
+    loads_itself: bool = False
     missed_s: Floats | None = None
 
     @property
@@ -89,8 +91,9 @@ class MeasuredRun:
 
     @property
     def waits_for_input(self) -> bool:
-        """Whether its loader limits the rate: then a step takes as long as the loader needs for a batch."""
-        return float(self.input_s.mean()) > WAITED * self.step_s and not self.waits_in_turn
+        """Whether its loader, working ahead, limits the rate: then a step takes as long as it needs for a batch."""
+        waits = float(self.input_s.mean()) > WAITED * self.step_s
+        return waits and not self.loads_itself and not self.waits_in_turn
 
     @property
     def waits_in_turn(self) -> bool:
@@ -130,7 +133,12 @@ def measure(aligned: AlignedRun) -> MeasuredRun:
         workers=_workers(record),
     )
     is_profiled = not aligned.buckets.times.is_empty()
-    return replace(made, epochs=measured_epochs(aligned, made.step_s), missed_s=None if is_profiled else made.missed_s)
+    return replace(
+        made,
+        epochs=measured_epochs(aligned, made.step_s),
+        loads_itself=_loads_itself(aligned),
+        missed_s=None if is_profiled else made.missed_s,
+    )
 
 
 def measured(
@@ -292,6 +300,13 @@ def _workers(record: RunRecord) -> int | None:
         stated = next((value for name, value in options.items() if WORKERS.fullmatch(name)), None)
     text = str(stated)
     return int(text) if text.isascii() and text.isdecimal() and len(text) < MOST_DIGITS and int(text) > 0 else None
+
+
+def _loads_itself(aligned: AlignedRun) -> bool:
+    """Whether no rank of a user's program had another process beside it, and so no worker of a loader."""
+    run = aligned.data
+    most = run.counters["processes"].max() if run.record.kind == "run" else None
+    return most == 1 and not any(log.loaders for log in run.events.values())
 
 
 def _backend(aligned: AlignedRun) -> str | None:

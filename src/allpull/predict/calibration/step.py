@@ -29,7 +29,8 @@ def step_terms(job: Job, calibration: Calibration) -> dict[str, Floats]:
     work_s = calibration.compute.seconds(job.batch) * more
     assert calibration.largest.batch is not None
     longer = work_s / calibration.compute.seconds(calibration.largest.batch)
-    terms = {COMPUTE: work_s, INPUT: parameters.get("input wait")}
+    share = job.batch / calibration.largest.batch if calibration.largest.loads_itself else 1.0
+    terms = {COMPUTE: work_s, INPUT: parameters.get("input wait") * share}
     if job.ranks > 1:
         lead_s = calibration.lead_s * longer[:, None, None]
         seconds = buckets_s(job, calibration)

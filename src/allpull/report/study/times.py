@@ -113,7 +113,9 @@ def _lead(report: StudyReport) -> str:
     if not known:
         return "From the begin of the first epoch to the end of the last."
     _, fastest = min(known, key=lambda pair: pair[0])
-    return f"The shortest epoch takes {timed(fastest.epoch_s)}, on {counted(fastest.ranks, 'rank')}."
+    once = all(len(epoch.each) == 1 for _, point in known if (epoch := epoch_of(point)) is not None)
+    only = " It is the only one of its run: a program that stops early has not seen all its samples." if once else ""
+    return f"The shortest epoch takes {timed(fastest.epoch_s)}, on {counted(fastest.ranks, 'rank')}.{only}"
 
 
 def _chart(duration: Duration, everything: Sequence[Series], published: Sequence[PublishedSeries]) -> Part | None:
