@@ -43,8 +43,8 @@ class Overhead(Record):
 class CollectiveUse(Record):
     """Collectives of one operation and size that the program called, or that occur inside forward, in the steady steps.
 
-    Those of DDP's backward are excluded (see `buckets`). Times are medians over steps of the mean over ranks and
-    over the calls of a step; rates are medians over calls.
+    Those of DDP's backward are excluded (see `buckets`), except where an import counts them as calls. Times are medians
+    over steps of the mean over ranks and over the calls of a step; rates are medians over calls.
     """
 
     op: str = Field(description="torch's name, such as all_reduce, broadcast or barrier")
