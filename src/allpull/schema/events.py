@@ -253,7 +253,8 @@ class DeviceStep(Record):
     exchange_ns: int | None = Field(
         None,
         ge=0,
-        description="the part in which collectives ran and nothing else did, beside what counts as waiting for them; from traces only",
+        description="the part in which collectives ran and nothing else did, beside what counts as waiting for them;"
+        " from traces only",
     )
     paced_ns: int | None = Field(
         None,
