@@ -92,6 +92,17 @@ def test_the_answer_names_the_best_size_the_efficiency_at_the_largest_and_where_
     assert "the interval includes 80.0 %" in scaling
 
 
+def test_the_only_epochs_of_programs_do_not_decide_which_size_is_best():
+    points = scaled({}, {1: 1.0, 2: 0.95, 4: 0.79, 8: 0.61}, 500.0)
+    for run in (run for one in points for run in one["runs"]):
+        run["metrics"]["epoch_s"]["may_be_cut"] = True
+    made = report(study(points))
+    assert sentences(made)[0] == "Best: 8 ranks: 2,440 ± 24 samples/s (3 repeats)."
+    leads = [block.lead or "" for block in sections(made).values()]
+    assert any("if that stopped early, it is none" in lead for lead in leads)
+    assert not any("shortest epoch" in lead for lead in leads)
+
+
 def test_a_series_whose_smallest_size_is_not_measured_is_relative_to_the_next():
     points = [point({"ranks": 1}, None), *scaled({}, {2: 1.0, 4: 0.9}, 500.0)]
     made = report(study(points))

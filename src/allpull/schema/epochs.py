@@ -35,6 +35,9 @@ class EpochTime(EpochParts):
     shortest: float
     longest: float
     first: RecordedEpoch | None = Field(description="the first of this run; None: it is not complete")
+    may_be_cut: bool = Field(
+        False, description="the only epoch ended with its program, which may not have seen all samples in it"
+    )
     each: list[RecordedEpoch] = Field(description="all complete epochs in order, thinned evenly to at most 1,000")
 
 

@@ -35,6 +35,12 @@ def epochs_of(point: StudyPoint) -> int | None:
     return len(epoch.each) or None if epoch is not None else None
 
 
+def may_be_cut(points: Iterable[StudyPoint]) -> bool:
+    """Whether the epochs of all ``points`` that have some may have ended with their programs."""
+    known = [epoch.may_be_cut for point in points if (epoch := epoch_of(point)) is not None]
+    return bool(known) and all(known)
+
+
 def same_epochs(points: Iterable[StudyPoint]) -> bool:
     """Whether an epoch has the same samples at all ``points``, as far as they are recorded.
 

@@ -70,7 +70,8 @@ class Epochs:
 
     ``begin_ns``: when the first epoch began, complete or not; ``has_first``: it is the first of ``complete``.
     ``ends_training``: the run began with the first epoch of the training and completed the last. ``pauses_ns`` are the
-    disjoint intervals, begins and ends, in which any rank evaluated or wrote a checkpoint.
+    disjoint intervals, begins and ends, in which any rank evaluated or wrote a checkpoint. ``may_be_cut``: the only one
+    ended with a program, which may have left its loader before it had seen all samples.
     """
 
     complete: tuple[Epoch, ...]
@@ -78,6 +79,7 @@ class Epochs:
     has_first: bool
     ends_training: bool
     pauses_ns: tuple[Moments, Moments]
+    may_be_cut: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -120,6 +122,7 @@ def epochs_of(run: AlignedRun) -> Epochs:
         has_first=keys[0] not in short,
         ends_training=missing is None,
         pauses_ns=union(spans),
+        may_be_cut=_may_be_cut(run, complete),
         notes=tuple(notes),
     )
 
@@ -382,8 +385,12 @@ def _notes(run: AlignedRun, complete: Sequence[Epoch], missing: str | None, befo
         yield f"{counted(earlier, 'step')} before the first epoch: in no epoch"
     if missing is not None:
         yield f"no time to solution: {missing}"
-    if len(complete) == 1 and run.data.record.kind == "run":
+    if _may_be_cut(run, complete):
         yield "one epoch: a program that leaves its loader early has not seen all its samples in it"
+
+
+def _may_be_cut(run: AlignedRun, complete: Sequence[Epoch]) -> bool:
+    return len(complete) == 1 and run.data.record.kind == "run"
 
 
 def _before(spans: pl.DataFrame, begin_ns: int) -> int:

@@ -35,6 +35,7 @@ def epoch_time(epochs: Epochs) -> EpochTime | None:
         interval=None if half_s is None else Interval(value=total_s, low=total_s - half_s, high=total_s + half_s),
         shortest=min(totals_s),
         longest=max(totals_s),
+        may_be_cut=epochs.may_be_cut,
         first=_recorded(epochs.complete[0]) if epochs.has_first else None,
         each=[_recorded(epoch) for epoch in evenly(epochs.complete, MAX_EPOCHS)],
     )

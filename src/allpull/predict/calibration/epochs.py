@@ -62,7 +62,7 @@ def measured_epochs(aligned: AlignedRun, step_s: float) -> MeasuredEpochs | None
         ranks=ranks,
         samples=round(float(np.median(samples))) if len(samples) == len(averaged) else None,
         parts_s=parts_s,
-        are_whole=aligned.data.record.kind != "run" or len(epochs.complete) > 1,
+        are_whole=not epochs.may_be_cut,
         by_rank_s={name: _by_rank(spans.filter(pl.col("name") == name), ranks) for name in NAMES},
     )
 

@@ -13,7 +13,7 @@ from allpull.report.study.times import timed
 from allpull.report.wording import joined, percent, ranged, spread, spread_parts, times, virtual_points
 from allpull.schema.results import Interval
 from allpull.schema.studied import StudyPoint
-from allpull.study.epochs import same_epochs
+from allpull.study.epochs import may_be_cut, same_epochs
 from allpull.study.results import WIDE, half_width
 from allpull.units import counted, show_time
 
@@ -51,8 +51,9 @@ def best_point(report: StudyReport) -> StudyPoint | None:
 
 
 def _by_epoch(report: StudyReport) -> bool:
-    """Whether the time of an epoch decides which point is best: some have one, and epochs are the same work."""
-    return any(point.epoch_s is not None for point in report.measured) and same_epochs(report.measured)
+    """Whether the time of an epoch decides which point is best: some have a whole one, and epochs are the same work."""
+    measured = report.measured
+    return any(point.epoch_s is not None for point in measured) and same_epochs(measured) and not may_be_cut(measured)
 
 
 def described(report: StudyReport, point: StudyPoint) -> str:

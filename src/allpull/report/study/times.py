@@ -14,7 +14,7 @@ from allpull.report.study.scaling import MOST_ROWS
 from allpull.report.wording import ABSENT, percent, ranged
 from allpull.schema.results import Interval
 from allpull.schema.studied import PublishedPoint, PublishedSeries, StudyPoint
-from allpull.study.epochs import epoch_of, same_epochs
+from allpull.study.epochs import epoch_of, may_be_cut, same_epochs
 from allpull.units import counted, show_time
 
 TITLE = "Time of an epoch, time to solution"
@@ -108,14 +108,14 @@ def _of_parts(everything: Sequence[Series]) -> Iterator[Table]:
 
 def _lead(report: StudyReport) -> str:
     known = [(point.epoch_s.value, point) for point in report.study.points if point.epoch_s is not None]
+    if may_be_cut(report.study.points):
+        return "Each run has one epoch, which ended with its program: if that stopped early, it is none."
     if not same_epochs(report.study.points):
         return "An epoch has as many steps at every size, so more ranks train more samples in it."
     if not known:
         return "From the begin of the first epoch to the end of the last."
     _, fastest = min(known, key=lambda pair: pair[0])
-    once = all(len(epoch.each) == 1 for _, point in known if (epoch := epoch_of(point)) is not None)
-    only = " It is the only one of its run: a program that stops early has not seen all its samples." if once else ""
-    return f"The shortest epoch takes {timed(fastest.epoch_s)}, on {counted(fastest.ranks, 'rank')}.{only}"
+    return f"The shortest epoch takes {timed(fastest.epoch_s)}, on {counted(fastest.ranks, 'rank')}."
 
 
 def _chart(duration: Duration, everything: Sequence[Series], published: Sequence[PublishedSeries]) -> Part | None:
