@@ -66,8 +66,8 @@ def bucket_windows(run: RunData, *, limit_bytes: int = MAX_BYTES) -> BucketWindo
         trace = read_window(root, window.file, left)
         left -= trace.read_bytes
         queued = _queued(trace, _RealTime.of(run, rank))
-        on_device = trace.on_device and trace.accumulates  # moments of calls are its own, and it may be steps behind
-        if on_device or run.is_from_traces:  # of which the import decided so
+        if run.is_from_traces or (trace.on_device and trace.accumulates):
+            # calls have the moments of the device, which may be steps behind its host; an import told them by hooks too
             called = [not of_gradients(trace, one.op) for one in queued]
         else:
             called = _called(queued, calls[rank]["begin_ns"].to_numpy())

@@ -15,7 +15,7 @@ from allpull.traces.collectives import executions, of_gradients, ready_ns, with_
 from allpull.traces.intervals import Stretches, of
 from allpull.traces.trace import AT_ONCE_NS, TOUCH_NS, Group, Op, Trace
 
-MOST = 0.5  # of an execution
+MOST = 0.5  # of an execution: a rank that computed during the first half had not been held up by it
 LATE_NS = 1_000_000  # a worker thread may be preempted between its work and the end of its annotation
 DEFAULT_GROUP = "default"
 
