@@ -66,19 +66,6 @@ def test_a_full_disk_is_named_and_the_record_is_closed_on_it(mounted: Path, size
 
 
 @pytest.mark.root
-def test_a_job_that_has_no_room_to_start_leaves_nothing_behind(mounted: Path, tmp_path: Path) -> None:
-    mount("-t", "tmpfs", "-o", "size=100k", "tmpfs", str(mounted))
-    program = tmp_path / "program.py"
-    program.write_text("print('never')")
-    command = [sys.executable, "-m", "allpull", "run", "-n", "2", "--out", str(mounted), "--", str(program)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert ended.returncode == 2
-    assert "cannot write a run directory" in ended.stderr
-    assert "No space left on device" in ended.stderr
-    assert not list(mounted.iterdir())
-
-
-@pytest.mark.root
 def test_a_disk_that_fills_up_does_not_end_a_training_that_saves_nothing(mounted: Path, tmp_path: Path) -> None:
     """What is not recorded then is told; whether the training succeeded is the program's to say."""
     mount("-t", "tmpfs", "-o", "size=16m", "tmpfs", str(mounted))

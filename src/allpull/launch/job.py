@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import secrets
-import shutil
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -145,13 +144,9 @@ def prepare(
     specs = {index: job_array.task_spec(spec, index) for index in indices}
     try:
         job = replace(prospective, directory=_fresh(out, prospective.directory.name))
-        try:
-            if not specs:
-                return _written(job)
-            return replace(job, tasks=tuple(_written(_task(job, index, specs[index])) for index in specs))
-        except BaseException:
-            shutil.rmtree(job.directory, ignore_errors=True)  # of a job that never was, ours alone
-            raise
+        if not specs:
+            return _written(job)
+        return replace(job, tasks=tuple(_written(_task(job, index, specs[index])) for index in specs))
     except OSError as error:
         place = error.filename2 or error.filename or out  # of a copy, the second is what was written
         raise BadInput(
