@@ -21,7 +21,6 @@ from allpull.analyse.epochs.parts import epochs_of
 from allpull.errors import RunDirError
 from allpull.rundir import safe_open
 from allpull.schema.idle import AcceleratorIdle, EpochIdle, IdleSource
-from allpull.traces.intervals import of as intervals_of
 from allpull.traces.kineto import read_window
 from allpull.traces.trace import Trace
 
@@ -156,8 +155,7 @@ def idle_in(trace: Trace) -> tuple[int, int] | None:
 
     The window is that of the profiler's steps; without those, from the first event of the device to its last.
     """
-    collectives = intervals_of((op.begin_ns, op.end_ns) for op in trace.run if op.on_device)
-    running = trace.kernels.stretches() | trace.copies.stretches() | collectives
+    running = trace.kernels.stretches() | trace.copies.stretches() | trace.exchanging
     if not trace.on_device or not running:
         return None
     steps = [one for one in trace.annotations if one.mark == "step"]

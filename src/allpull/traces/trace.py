@@ -140,6 +140,12 @@ class Trace:
         return self.copies.stretches()
 
     @cached_property
+    def exchanging(self) -> Stretches:
+        """When the device was running any collective."""
+        ran = [op for op in self.run if op.on_device]
+        return union([op.begin_ns for op in ran], [op.end_ns for op in ran])
+
+    @cached_property
     def launched(self) -> tuple[Times, Times]:
         """Correlations in ascending order, and the begin of what launched each."""
         begin, _, correlation = self.launches.arrays()

@@ -221,8 +221,11 @@ def _called(queued: Sequence[_Queued], calls: NDArray[np.int64]) -> list[bool]:
     """Whether the program itself called each queued operation, by its step records: each call queues the next one."""
     begins = [one.queued_ns for one in queued]
     is_called = [False] * len(begins)
+    if not begins:
+        return is_called
+    near = calls[(calls > begins[0] - CALL_NS) & (calls <= begins[-1] + SLACK_NS)]  # a window is few steps of a run
     place = 0
-    for call_ns in np.sort(calls).tolist() if begins else ():
+    for call_ns in np.sort(near).tolist():
         place = bisect_left(begins, call_ns - SLACK_NS, lo=place)
         if place < len(begins) and begins[place] - call_ns < CALL_NS:
             is_called[place] = True

@@ -173,7 +173,6 @@ class _Device:
         at = np.where(launched == UNKNOWN, begin, launched)
         self._trace, self._input = trace, parts.input
         self._checkpoint, self._calls = parts.checkpoint, bool(calls)
-        self._exchanging = of((op.begin_ns, op.end_ns) for op in trace.run if op.on_device)
         self._parts: dict[str, Stretches] = {}
         taken = NONE
         host = _host_parts(parts)
@@ -211,7 +210,7 @@ class _Device:
             fields |= {"arrival_ns": reduction.ready_ns[-1], "done_ns": reduction.done_ns}
         if self._calls:
             fields["collective_ns"] = called.total_ns
-            exchanging = self._exchanging.within(begin, end) - computing - waiting - copying
+            exchanging = self._trace.exchanging.within(begin, end) - computing - waiting - copying
             fields["exchange_ns"] = exchanging.total_ns
         return fields | {"begin_ns": begin, "end_ns": end, "copy_ns": copying.total_ns}
 
