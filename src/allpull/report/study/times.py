@@ -109,7 +109,7 @@ def _of_parts(everything: Sequence[Series]) -> Iterator[Table]:
 def _lead(report: StudyReport) -> str:
     known = [(point.epoch_s.value, point) for point in report.study.points if point.epoch_s is not None]
     if may_be_cut(report.study.points):
-        return "Each run has one epoch, which ended with its program: if that stopped early, it is none."
+        return "Each run has one epoch, which ended with its program, so it may not be a whole one."
     if not same_epochs(report.study.points):
         return "An epoch has as many steps at every size, so more ranks train more samples in it."
     if not known:
