@@ -80,6 +80,11 @@ def test_a_recipe_is_its_model_and_data_not_how_they_are_read() -> None:
     assert not one.is_same(program(record("rehearse", kind="rehearse", spec=digits)))
 
 
+def test_a_training_that_was_renamed_is_still_called_after_its_recipe() -> None:
+    spec = {"name": "digits", "model": {"name": "resnet8"}}
+    assert program(record("train", "digits", kind="train", spec=spec, name="baseline")).name == "digits"
+
+
 @pytest.fixture
 def folder(make_data: Callable[..., RunData], make_records: Callable[..., pl.DataFrame]) -> list[AlignedRun]:
     """Three scripts, of which one ran on 1 and 2 ranks; a probe; a job that failed before its first step."""

@@ -7,6 +7,7 @@ import json
 import resource
 import shutil
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,15 +75,46 @@ def test_metrics_and_counters_are_those_of_the_files(tmp_path: Path) -> None:
     assert seconds == pytest.approx((samples[-1]["t_ns"] - samples[0]["t_ns"]) / NS, abs=1e-5)
 
 
-def test_epochs_add_up_to_the_steps(tmp_path: Path) -> None:
-    folder = Path(export_run(open_run(RUNS / "v1.0"), "csv", str(tmp_path), replace=False).place)
+def test_epochs_add_up_to_the_steps_and_to_their_parts(tmp_path: Path) -> None:
+    run = open_run(RUNS / "v1.0")
+    folder = Path(export_run(run, "csv", str(tmp_path), replace=False).place)
     steps, epochs = rows(folder / "steps.csv"), rows(folder / "epochs.csv")
     assert [row["epoch"] for row in epochs] == sorted({row["epoch"] for row in steps}, key=int)
     for epoch in epochs:
         own = [row for row in steps if row["epoch"] == epoch["epoch"]]
+        assert int(epoch["first_step"]) == min(int(row["step"]) for row in own)
         assert int(epoch["steps"]) == len({row["step"] for row in own})
         assert int(epoch["samples"]) == sum(int(row["samples"]) for row in own)
         assert float(epoch["samples_per_s"]) == pytest.approx(int(epoch["samples"]) / float(epoch["epoch_s"]))
+        parts = [float(epoch[f"{name}_s"]) for name in ("training", "evaluation", "checkpoint", "start", "other")]
+        assert sum(parts) == pytest.approx(float(epoch["epoch_s"]))
+    moments = [float(row["begin_unix_s"]) for row in epochs]
+    lengths = [float(row["epoch_s"]) for row in epochs]
+    assert [end - begin for begin, end in pairwise(moments)] == pytest.approx(lengths[:-1], abs=1e-5)
+
+
+def test_an_evaluation_belongs_to_the_epoch_that_it_ends(tmp_path: Path) -> None:
+    run = RUNS / "v1.0"
+    epochs = rows(Path(export_run(open_run(run), "csv", str(tmp_path), replace=False).place) / "epochs.csv")
+    events = records(run / "events/rank-00000.jsonl")[1:]
+    spans = [one for one in events if one["kind"] == "span" and one["name"] == "evaluation"]
+    lengths_s = {str(one["epoch"]): (one["end_ns"] - one["begin_ns"]) / NS for one in spans}
+    assert list(lengths_s) == [row["epoch"] for row in epochs]
+    for row in epochs:  # the other rank evaluates at the same time, and may take longer
+        assert lengths_s[row["epoch"]] <= float(row["evaluation_s"]) < 1.5 * lengths_s[row["epoch"]]
+
+
+def test_an_epoch_whose_end_was_not_recorded_has_no_times(tmp_path: Path) -> None:
+    run, out = tmp_path / "killed", str(tmp_path / "out")
+    shutil.copytree(RUNS / "v1.0", run)
+    for events in run.glob("events/*.jsonl"):
+        lines = events.read_text().splitlines(keepends=True)
+        events.write_text("".join(line for line in lines if json.loads(line).get("kind") != "end"))
+    *_, whole, last = rows(Path(export_run(open_run(run), "csv", out, replace=False).place) / "epochs.csv")
+    assert whole["epoch_s"]
+    assert {last[name] for name in ("begin_unix_s", "epoch_s", "samples_per_s", "evaluation_s", "other_s")} == {""}
+    assert int(last["samples"]) > 0
+    assert int(last["first_step"]) == int(whole["first_step"]) + int(whole["steps"])
 
 
 def test_parquet_has_the_same_rows_with_types_for_pyarrow(tmp_path: Path) -> None:

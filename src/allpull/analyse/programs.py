@@ -68,7 +68,7 @@ def program(record: RunRecord) -> Program:
     spec = flat(record.spec)
     work = {name: value for name, value in spec.items() if decides_work(name)}
     if record.kind != "run":
-        return Program(kind=record.kind, name=record.name, work=work)
+        return Program(kind=record.kind, name=spec.get("name", record.name), work=work)  # whatever it is called since
     command = user_command(record.command)
     if not command.program:
         return Program(kind=IMPORT, name="imported traces", work=work)

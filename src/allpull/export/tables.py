@@ -6,7 +6,7 @@ are made in parts, because the steps of a long run on many ranks fill memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from allpull.analyse import frames
 from allpull.analyse.aligned import AlignedRun
+from allpull.analyse.epochs.parts import PARTS, Epoch, epochs_of
 from allpull.analyse.io.over_time import energy_of_epochs, epoch_spans
 from allpull.analyse.programs import program
 from allpull.analyse.steps.phases import NAMES
 from allpull.export.wall_clock import unix_s
 from allpull.rundir.read.steps import TAGS
+from allpull.schema.epochs import EpochParts
 from allpull.schema.results import RunMetrics
 from allpull.schema.steps import PHASES
 from allpull.units import NS_PER_S
@@ -87,13 +89,12 @@ METRICS = {
 EPOCHS = {
     "epoch": frames.STEPS["epoch"],
     "first_step": "number of its first recorded step",
-    "steps": "steps recorded",
-    "begin_unix_s": f"begin of its first step {UNIX}",
-    "epoch_s": "from there to the end of its last step, on the shared clock",
+    "steps": "its steps",
+    "begin_unix_s": f"when it began {UNIX}; null, as all its times: its begin or its end was not recorded",
+    "epoch_s": "from there until the next one begins, or training ends: the sum of its five parts",
     "samples": "of all ranks; null: not known for all",
     "samples_per_s": "samples ÷ epoch_s",
-    "evaluation_s": "in evaluations, mean over ranks; null: none was recorded",
-    "checkpoint_s": "in checkpoints, mean over ranks; null: none was recorded",
+    **{f"{name}_s": f"part of epoch_s: {EpochParts.model_fields[name].description}" for name in PARTS},
     "energy_j": "of all accelerators; null: not measured throughout",
 }
 PROCESSES = {
@@ -222,38 +223,44 @@ def training_metrics(aligned: AlignedRun) -> pl.DataFrame:
 
 
 def epochs(aligned: AlignedRun) -> pl.DataFrame:
-    """One row per epoch, with the columns ``EPOCHS``."""
-    records = aligned.steps
-    timed = records.with_columns(unix_s(aligned, "begin_ns").alias("begin_unix_s"))
-    ranks = max(1, aligned.data.record.ranks)
-    spent = [
-        (pl.col(f"{name}_ns").sum() / NS_PER_S / ranks)
-        .mul(pl.when(pl.col(f"{name}_ns").is_not_null().any()).then(1.0))
-        .alias(f"{name}_s")
-        for name in ("evaluation", "checkpoint")
-    ]
-    longest = records.group_by("epoch", "rank").agg((pl.col("end_ns").max() - pl.col("begin_ns").min()).alias("own_ns"))
-    begin, end = pl.col("begin_ns").min(), pl.col("end_ns").max()
-    length_ns = (end - begin) if aligned.clock.compares else pl.col("own_ns").max()
-    known = pl.when(pl.col("samples").is_not_null().all()).then(pl.col("samples").sum())
+    """One row per epoch, in their order, with the columns ``EPOCHS``."""
+    complete = epochs_of(aligned).complete
     energy = {one.epoch: one.energy_j for one in energy_of_epochs(aligned.data.gpus, epoch_spans(aligned.data.events))}
-    table = (
-        timed.join(longest, on=["epoch", "rank"], how="left")
+    rows = [
+        {
+            "epoch": one.number,
+            "first_step": one.first_step,
+            "steps": one.steps,
+            "begin_ns": one.begin_ns,
+            "epoch_s": one.total_ns / NS_PER_S,
+            "samples": one.samples,
+            **{f"{name}_s": one.parts_ns[name] / NS_PER_S for name in PARTS},
+        }
+        for one in complete
+    ]
+    counts = dict.fromkeys(("epoch", "first_step", "steps", "begin_ns", "samples"), pl.Int64)
+    schema = {**counts, **dict.fromkeys(("epoch_s", *(f"{name}_s" for name in PARTS)), pl.Float64)}
+    timed = pl.DataFrame(rows, schema=schema)
+    first_rank = min((rank for rank, log in aligned.data.events.items() if log.epochs), default=0)
+    table = pl.concat([timed, _without_times(aligned, complete)], how="diagonal").sort("first_step")
+    return table.with_columns(
+        pl.lit(first_rank, dtype=pl.Int64).alias("rank"),
+        pl.when(pl.col("epoch_s") > 0).then(pl.col("samples") / pl.col("epoch_s")).alias("samples_per_s"),
+        pl.col("epoch").replace_strict(energy, default=None, return_dtype=pl.Float64).alias("energy_j"),
+    ).select(*(unix_s(aligned, "begin_ns").alias(name) if name == "begin_unix_s" else name for name in EPOCHS))
+
+
+def _without_times(aligned: AlignedRun, complete: Sequence[Epoch]) -> pl.DataFrame:
+    """Steps and samples of each epoch that was recorded, but of which begin or end were not."""
+    return (
+        aligned.data.steps.filter(~pl.col("epoch").is_in([one.number for one in complete]))
         .group_by("epoch")
         .agg(
             pl.col("step").min().alias("first_step"),
             pl.col("step").n_unique().cast(pl.Int64).alias("steps"),
-            pl.col("begin_unix_s").min(),
-            (length_ns / NS_PER_S).alias("epoch_s"),
-            known.alias("samples"),
-            *spent,
+            pl.when(pl.col("samples").is_not_null().all()).then(pl.col("samples").sum()).alias("samples"),
         )
-        .sort("epoch")
     )
-    return table.with_columns(
-        pl.when(pl.col("epoch_s") > 0).then(pl.col("samples") / pl.col("epoch_s")).alias("samples_per_s"),
-        pl.col("epoch").replace_strict(energy, default=None, return_dtype=pl.Float64).alias("energy_j"),
-    ).select(list(EPOCHS))
 
 
 def processes(aligned: AlignedRun) -> pl.DataFrame:

@@ -19,6 +19,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, *training_s: float) -> epochs.Meas
     complete = tuple(
         Epoch(
             number=number,
+            first_step=number * STEPS,
             steps=STEPS,
             samples=STEPS * 16,
             begin_ns=0,

@@ -43,6 +43,7 @@ class Epoch:
     """A complete epoch of the job, in ns on the shared clock; ``parts_ns`` by the names of ``PARTS``."""
 
     number: int
+    first_step: int
     steps: int
     samples: int | None
     begin_ns: int
@@ -106,7 +107,7 @@ def epochs_of(run: AlignedRun) -> Epochs:
     edges.append(max(edges[-1], *_last_moments(run, logs, spans), *(one.last_step_ns for one in of_key[keys[-1]])))
     steps_of = {key: max(one.steps for one in of_key[key]) for key in keys}
     short = _incomplete(run, logs, keys, steps_of)
-    pauses = Pauses(evaluation=_union_of(spans, "evaluation"), checkpoint=_union_of(spans, "checkpoint"))
+    pauses = Pauses(**{name: union(spans.filter(pl.col("name") == name)) for name in ("evaluation", "checkpoint")})
     unmarked = _records_without(run, by_rank)
     complete = tuple(
         _epoch(of_key[key], steps_of[key], (begin, end), pauses, unmarked)
@@ -289,6 +290,7 @@ def _epoch(
     samples = [*(one.samples for one in ranks), *(_samples_from(records, first, steps) for records in unmarked)]
     return Epoch(
         number=ranks[0].key[0],
+        first_step=first,
         steps=steps,
         samples=None if None in samples else sum(one for one in samples if one is not None),
         begin_ns=begin_ns,
@@ -314,10 +316,6 @@ def _merged(one: tuple[Moments, Moments], other: tuple[Moments, Moments]) -> tup
     """The union of two sets of disjoint intervals."""
     begins, ends = (np.concatenate([one[side], other[side]]) for side in (0, 1))
     return union(pl.DataFrame({"begin_ns": begins, "end_ns": ends}))
-
-
-def _union_of(spans: pl.DataFrame, name: str) -> tuple[Moments, Moments]:
-    return union(spans.filter(pl.col("name") == name))
 
 
 def _incomplete(
