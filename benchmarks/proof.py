@@ -20,16 +20,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One long measurement: ``name`` is that of its result, ``script`` stands in this folder.
-
-    ``stored`` False: nobody has run it to its end on a quiet machine yet, and no result of it is quoted anywhere.
-    """
+    """One long measurement: ``name`` is that of its result, ``script`` stands in this folder."""
 
     name: str
     script: str
     arguments: tuple[str, ...] = ()
     about: str
-    stored: bool = True
 
     @property
     def result(self) -> str:
@@ -168,7 +164,6 @@ MEASUREMENTS = (
         name="many_ranks",
         script="many_ranks.py",
         about="whether `allpull explain` is as right with 64, 256 and 1,024 simulated ranks (half an hour)",
-        stored=False,
     ),
     Measurement(
         name="tune_rehearsal",

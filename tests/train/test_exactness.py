@@ -38,18 +38,21 @@ def test_one_rank_of_64_and_two_of_32_have_the_same_losses(train_digits, norm, l
 
 
 @pytest.mark.ranks
-def test_stopping_in_mid_epoch_and_resuming_is_as_not_stopping(train_digits):
-    """Bit for bit, with batch statistics, momentum and augmentation, on two ranks."""
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, id="3, whose sums depend on the order of addition")])
+def test_stopping_in_mid_epoch_and_resuming_is_as_not_stopping(train_digits, ranks):
+    """Bit for bit, with batch statistics, momentum and augmentation."""
     options = ("train.epochs=3", "train.log_every=1", "model.width=8", "observe.counters=false")
-    whole = train_digits(2, *options)
-    first = train_digits(2, *options, "train.stop_after=17")
-    rest = train_digits(2, *options, resume=first.directory)
+    whole = train_digits(ranks, *options)
+    first = train_digits(ranks, *options, "train.stop_after=17")
+    rest = train_digits(ranks, *options, resume=first.directory)
     assert (whole.code, first.code, rest.code) == (0, 0, 0), rest.err
-    assert [step["step"] for step in rest.steps()] == list(range(17, 36))
+    steps = [step["step"] for step in whole.steps()]
+    assert [step["step"] for step in rest.steps()] == steps[17:]
     assert rest.steps()[0]["tags"][0] == "resumed"
-    epochs_2_and_3 = whole.metric("train_loss")[12:]
-    assert rest.metric("train_loss") == epochs_2_and_3
-    assert rest.metric("test_loss") == whole.metric("test_loss")[1:]
+    for name in ("train_loss", "test_loss"):  # of the epoch in which it was stopped, and of the later ones
+        ended = rest.metric(name)
+        assert ended == whole.metric(name)[-len(ended) :]
+    assert len(rest.metric("train_loss")) >= len(rest.steps())
 
 
 @pytest.mark.ranks

@@ -62,12 +62,32 @@ class Learner:
         with self.compiled.plain():
             return self.precision.forward(network, images)
 
-    def ready(self) -> None:
-        """Call before the first step, after any restore; reports what cannot be done as requested."""
+    def ready(self, example: Tensor) -> None:
+        """Call before the first step, after any restore; reports what cannot be done as requested.
+
+        ``example``: images as in a step, of any number and content.
+        """
         if self.recorder:
             rate_as_tensor(self.optimizer, self.precision.device)
         if self.not_recorded:
             marks.remark(f"{NOT_RECORDED}: {self.not_recorded}")
+        if self.shared.rebuilds_buckets:
+            (self.recorder.run if self.recorder else _run)(lambda: self._learn_nothing_from(example))
+
+    def _learn_nothing_from(self, images: Tensor) -> None:
+        """A backward pass without effect, by which DistributedDataParallel lays its buckets out for all steps.
+
+        It does so once per process, in the order in which gradients become ready, after its first backward pass. Where
+        a gradient stands in its bucket decides in which order the values of three or more ranks are added: without
+        this, the first step after a restore would round otherwise than the same step of an undisturbed training.
+        """
+        buffers = [buffer.clone() for buffer in self.shared.model.buffers()]
+        devices = [images.device] if images.is_cuda else []
+        with torch.random.fork_rng(devices), self.compiled.plain(), self.shared.micro_step(last=True):
+            self.precision.backward(0 * self.training_logits(images).sum())
+        self.precision.discard(self.optimizer)
+        for buffer, value in zip(self.shared.model.buffers(), buffers, strict=True):
+            buffer.copy_(value)
 
     def discard(self) -> None:
         """Drop the partial state of a step that failed on all ranks.

@@ -61,7 +61,8 @@ class SharedModel:
     Call ``module`` to train. ``model`` is the network itself: evaluate it (within ``gathered()``), and make the
     optimizer from its parameters after distribution. Gradients are averaged over ranks: weight a rank's loss by its
     share of the global batch times the number of ranks. ``powersgd`` is the communication hook with its error feedback,
-    if that compression is used.
+    if that compression is used. ``rebuilds_buckets``: the first backward pass decides in which order the gradients of
+    ranks are added in later ones; two numbers have one sum, and PowerSGD's passes cannot be without effect.
     """
 
     model: nn.Module
@@ -69,6 +70,7 @@ class SharedModel:
     exchange: GradientExchange
     rank: int
     powersgd: PowerSgd | None = None
+    rebuilds_buckets: bool = False
 
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
         """The context of forward and backward of one micro-batch; all ranks have equally many.
@@ -141,7 +143,12 @@ def distribute(
     if parallel.strategy == "ddp" and parallel.overlap:
         wrapped = ddp.wrap(translate(model), parallel, ranks)
         return SharedModel(
-            model=model, module=wrapped.module, exchange=wrapped, rank=ranks.rank, powersgd=wrapped.powersgd
+            model=model,
+            module=wrapped.module,
+            exchange=wrapped,
+            rank=ranks.rank,
+            powersgd=wrapped.powersgd,
+            rebuilds_buckets=ranks.ranks > 2 and wrapped.powersgd is None,
         )
     broadcast_from_rank_0(model, ranks.device)
     exchange: GradientExchange
