@@ -153,8 +153,7 @@ def _facts(
 def _answered(facts: Facts) -> tuple[Findings, list[str]]:
     """The findings, and notes on what may cost much and is none."""
     answers = findings(facts)
-    lone = lone_delays(facts, {rank for one in answers.findings for rank in one.ranks})
-    return answers, [*lone, *opposed_passes(facts)]
+    return answers, [*lone_delays(facts, answers.findings), *opposed_passes(facts)]
 
 
 def _without_window(aligned: AlignedRun, window: NoWindow) -> ExplainResult:

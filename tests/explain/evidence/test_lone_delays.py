@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.explain.made import STEPS, facts, found, job
 
-from allpull.explain.evidence.lone_delays import MOST, lone_delays
+from allpull.explain.evidence.lone_delays import LISTED, lone_delays
 
 RANKS = 4
 
@@ -27,13 +27,35 @@ def test_one_long_delay_of_a_rank_is_told_with_its_step_and_its_share() -> None:
     assert not found(window).findings
 
 
-def test_a_rank_that_a_finding_names_needs_no_note() -> None:
-    assert lone_delays(facts(job(RANKS, forward=delayed(1, 3.0))), (2,)) == []
+def test_a_delay_for_which_a_finding_answers_needs_no_note() -> None:
+    window = job(RANKS, forward=delayed(1, 3.0))
+    (named,) = found(job(RANKS, forward=np.full((STEPS, RANKS), 0.02) * (np.arange(RANKS) == 2))).findings
+    for answer in (named, named.model_copy(update={"rule": "rotating-imbalance", "ranks": []})):
+        assert lone_delays(facts(window), [answer]) == []
+    assert lone_delays(facts(window), [named.model_copy(update={"ranks": [1]})])
 
 
-@pytest.mark.parametrize(("times", "by_s"), [(1, 0.05), (MOST + 1, 3.0), (0, 0.0)])
-def test_jitter_and_what_happens_often_are_not_told(times: int, by_s: float) -> None:
+@pytest.mark.parametrize(("times", "by_s"), [(1, 0.05), (0, 0.0)])
+def test_jitter_is_not_told(times: int, by_s: float) -> None:
     assert lone_delays(facts(job(RANKS, forward=delayed(times, by_s))), ()) == []
+
+
+def test_of_many_delays_the_first_steps_are_listed() -> None:
+    late_s = np.zeros((STEPS, RANKS))
+    late_s[: 4 * (LISTED + 2) : 4, 2] = 3.0
+    window = job(RANKS, forward=late_s)
+    (note,) = lone_delays(facts(window), ())
+    listed = ", ".join(str(step) for step in window.steps[: 4 * LISTED : 4])
+    assert note.startswith(f"in steps {listed} and 2 more the others waited 24 s for rank 2, ")
+
+
+def test_irregular_delays_that_no_rule_can_tell_from_chance_are_told() -> None:
+    late_s = np.zeros((STEPS, 2))
+    late_s[[6, 13, 30, 37], 1] = 0.3
+    window = job(2, forward=late_s)
+    assert not found(window).findings
+    (note,) = lone_delays(facts(window), ())
+    assert "the others waited 1.2 s for rank 1" in note
 
 
 @pytest.mark.parametrize(("phase", "after"), [("forward", 0), ("other", 1)])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,24 +12,26 @@ from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.late.cpu_waiting import COMPUTING, is_work, per_step
 from allpull.replay.whatif.work import lower_median
 from allpull.replay.window import Window
+from allpull.schema.explained import Finding
 from allpull.units import percent, show_time
 
 LEAST = 0.03  # of the time of all steps
 STEPS = 3.0  # as long as so many usual steps: less is jitter
-MOST = 3  # steps: what happens more often is for the rules
+LISTED = 6  # steps that are named one by one
 PART = 0.5  # of a delay: in a step with an evaluation, a checkpoint or a first batch the rest is theirs
+IN_TURN = frozenset({"rotating-imbalance", "uneven-batches"})
+"""The rules that answer for delays of whichever rank they fall on."""
 
 
-def lone_delays(facts: Facts, named: Collection[int]) -> list[str]:
-    """A note on each of the longest delays that one rank cost the others, but for ranks that are ``named`` anyway."""
+def lone_delays(facts: Facts, found: Sequence[Finding]) -> list[str]:
+    """A note on each of the longest delays that one rank cost the others, but where a finding answers for them."""
     window = facts.window
-    if facts.blame is None or not window.steps.size:
+    if facts.blame is None or not window.steps.size or any(one.rule in IN_TURN for one in found):
         return []
+    named = {rank for one in found for rank in one.ranks}
     lost_s, late = facts.blame.delay_s.max(axis=1), facts.blame.late_s.argmax(axis=1)
     least_s = max(LEAST * window.measured_s, STEPS * float(np.median(window.wall_s)))
     large = np.flatnonzero((lost_s > least_s) & (~window.odd | (_own_s(window, late) > PART * lost_s)))
-    if large.size > MOST:
-        return []
     return [
         _note(facts, large[late[large] == rank], rank, lost_s)
         for rank in np.unique(late[large]).tolist()
@@ -39,12 +41,13 @@ def lone_delays(facts: Facts, named: Collection[int]) -> list[str]:
 
 def _note(facts: Facts, rows: NDArray[np.int64], rank: int, lost_s: Floats) -> str:
     """What the delays of ``rank`` in the steps at ``rows`` cost the others."""
-    waited_s, steps = float(lost_s[rows].sum()), ", ".join(f"{step:,}" for step in facts.window.steps[rows])
+    waited_s, steps = float(lost_s[rows].sum()), [f"{step:,}" for step in facts.window.steps[rows[:LISTED]]]
+    more = f" and {rows.size - LISTED:,} more" if rows.size > LISTED else ""
     begins = ", in each of which an epoch begins," if rows.size > 1 and facts.first[rows].all() else ""
     return (
-        f"in step{'s' * (rows.size > 1)} {steps}{begins} the others waited {show_time(waited_s)} for rank {rank}, "
-        f"{percent(waited_s / facts.window.measured_s)} of the time of these steps; so few delays do not tell what a "
-        "longer run loses"
+        f"in step{'s' * (rows.size > 1)} {', '.join(steps)}{more}{begins} the others waited {show_time(waited_s)} for "
+        f"rank {rank}, {percent(waited_s / facts.window.measured_s)} of the time of all {facts.window.steps.size:,} "
+        "steps; so few delays do not tell what a longer run loses"
     )
 
 

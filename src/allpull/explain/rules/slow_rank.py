@@ -8,8 +8,8 @@ How it is found
     By its own work: copies, forward, backward without the collectives in it, optimizer and time between phases,
     compared with that of the other ranks in each step. It stands out if that is more than its own steps vary by
     (Student's t, one false alarm in ten thousand runs of independent steps), if its mean excess is larger than the
-    largest one when ranks are relabelled at random, if it pauses in every n-th step, at least four times, or five
-    where it does so in a part of the steps, or if it is late for a while: in nine of ten of 16 steps or more, and
+    largest one when ranks are relabelled at random, if it pauses in every n-th step, at least four times and more
+    often than chance explains, or if it is late for a while: in nine of ten of 16 steps or more, and
     not before or after them. One that pauses, and is late in each step, too, has two findings. The waiting of the
     others is not used, so a delay inside backward is not mistaken for a slow network, nor a slow network for a late
     rank. Lateness that more samples, a slow loader or CPU contention explain is reported by their own rules, and so

@@ -218,6 +218,16 @@ def test_a_rank_that_pauses_in_every_nth_step_stands_out(steps: int, every: int,
     assert [one.rank for one in outliers(work).ranks] == [1]
 
 
+def test_four_regular_pauses_of_48_are_a_habit_where_no_other_rank_pauses() -> None:
+    """Rank 0 does something at the end of each epoch of 12 steps."""
+    work = noisy("gaussian", 1, 48, 2)
+    work[::12, 0] += 0.5
+    (one,) = outliers(work).ranks
+    assert (one.rank, one.every) == (0, 12)
+    work[[5, 30], 1] += 0.5
+    assert not outliers(work).ranks
+
+
 @pytest.mark.parametrize("between", [slice(39, None, 20), slice(4, 120, 20), slice(39, 180, 20)])
 def test_a_rank_that_pauses_in_every_nth_step_of_a_part_of_them_stands_out(between: slice) -> None:
     """It saves after each evaluation, which begins with the second epoch, or ends before the last one."""

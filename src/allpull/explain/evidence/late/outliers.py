@@ -21,7 +21,8 @@ Blocks are short, so consecutive steps with ρ = 0.6 let some rank stand out in 
 
 Late at equal intervals: what a program does on one rank in every n-th step, such as logging or saving, pauses it there
 and nowhere else. Too few pauses for shuffled labels are still no accident if each n-th step has one: of the 2.6 million
-ways to choose four of 90 steps, 134 do. Where more than half of the ranks do, they pause in turn, and none stands out.
+ways to choose four of 90 steps, 134 do. Where no other rank pauses, they also fall on one of N ranks by chance in 1 of
+N³ cases only. Where more than half of the ranks do, they pause in turn, and none stands out.
 The other tests leave such pauses out.
 
 Late for a while: a rank that is late in nine of ten steps from one change of its level to the next, or to the last
@@ -63,6 +64,7 @@ FEW_DRAWS = 4.5
 ALIKE_STEPS = 12.0
 INDEPENDENT = 2.0  # steps that count as one draw, at most
 STEADY_SHARE = 0.5  # of its mean excess: a rank that is as often early as late has less
+LEAST_PAUSES = 4  # fewer are no habit
 PAUSE = 0.25  # of the work of a step: longer than any jitter
 PAUSE_SDS = 8.0  # and than its own steps vary by
 LASTING = 0.9  # of the steps of a while, beyond the noise of the others
@@ -260,7 +262,8 @@ def regular_pauses(work_s: Floats) -> tuple[Bools, dict[int, int]]:
     pauses = (more > 0) & (more >= least_s)
     own = work_s - np.median(work_s, axis=0)
     longest = pauses | ((own >= least_s) & (pauses.any(axis=1, keepdims=True)))  # a longer one of another rank hides it
-    for rank in np.flatnonzero(pauses.sum(axis=0) > 1):
+    number = pauses.sum(axis=0)
+    for rank in np.flatnonzero(number >= LEAST_PAUSES):
         places = np.flatnonzero(pauses[:, rank])
         every = int(np.bincount(np.diff(places)).argmax())
         if every == 1:  # one disturbance that lasted
@@ -270,7 +273,10 @@ def regular_pauses(work_s: Floats) -> tuple[Bools, dict[int, int]]:
         throughout, between = np.arange(offset, steps, every), np.arange(regular[0], regular[-1] + 1, every)
         for due in (throughout, between):
             found = float(more[due, rank].sum()) >= MOST_OF_IT * float(more[places, rank].sum())
-            if found and longest[due, rank].all() and _chance(steps, due.size, anywhere=due is between) < SELDOM:
+            by_chance = _chance(steps, due.size, anywhere=due is between)
+            if number[rank] == number.sum():  # nor is it chance that all of them are on one rank
+                by_chance *= float(number.size) ** (1 - due.size)
+            if found and longest[due, rank].all() and by_chance < SELDOM:
                 apart[due, rank] = True
                 intervals[int(rank)] = every
     return apart, intervals
