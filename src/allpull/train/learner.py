@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +26,8 @@ from allpull.train.optim.optimizer import optimizer_of
 from allpull.train.parallel.ranks import Ranks
 from allpull.train.parallel.strategy import SharedModel, distribute
 from allpull.train.parallel.sync_norm import SampleWeight, sync_norms
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,8 @@ class Learner:
         if self.not_recorded:
             marks.remark(f"{NOT_RECORDED}: {self.not_recorded}")
         if self.shared.rebuilds_buckets:
-            (self.recorder.run if self.recorder else _run)(lambda: self._learn_nothing_from(example))
+            run: Callable[[Callable[[], None]], None] = self.recorder.run if self.recorder else _run
+            run(lambda: self._learn_nothing_from(example))
 
     def _learn_nothing_from(self, images: Tensor) -> None:
         """A backward pass without effect, by which DistributedDataParallel lays its buckets out for all steps.
@@ -189,5 +193,5 @@ def checkpoints_of(spec: RunSpec, facts: Facts, ranks: Ranks, learner: Learner, 
     )
 
 
-def _run(work: Callable[[], SharedModel]) -> SharedModel:
+def _run(work: Callable[[], T]) -> T:
     return work()

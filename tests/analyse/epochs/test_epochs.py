@@ -177,6 +177,24 @@ def test_an_epoch_in_which_the_run_ended_is_left_out(make_run: Callable[..., Ali
     assert any("no time to solution" in note for note in found.notes)
 
 
+@pytest.mark.parametrize(("kept", "last_is_known"), [([0, 9, 11], True), ([0, 5, 9], False), ([4, 5], False)])
+def test_epochs_are_as_long_as_marks_say_where_steps_were_not_kept(
+    make_run: Callable[..., AlignedRun], kept: list[int], last_is_known: bool
+) -> None:
+    """Of four epochs of three steps some have no record; a budget thinned them, or a part of the run was observed."""
+    edges = [100.0 * step for step in range(13)]
+    marks = [mark(epoch, 3 * epoch, 300 * epoch) for epoch in range(4)]
+    whole = make_run([edges], [[0.0] * 12], [{"epochs": marks, "end": End(kind="end", steps=12, t_ns=ns(1300))}])
+    run = AlignedRun(replace(whole.data, steps=whole.data.steps.filter(pl.col("step").is_in(kept))))
+    found = epochs_of(run)
+    assert [one.number for one in found.complete] == list(range(4 if last_is_known else 3))
+    assert [one.total_ns for one in found.complete] == [300_000_000] * len(found.complete)
+    assert {(one.steps, one.samples) for one in found.complete} == {(3, None)}
+    assert all(one.parts_ns["other"] == 0 for one in found.complete)
+    assert found.ends_training is last_is_known
+    assert ("epoch 3 is left out: its last steps were not recorded" in found.notes) is not last_is_known
+
+
 def test_a_last_epoch_with_fewer_steps_than_stated_is_left_out(make_run: Callable[..., AlignedRun]) -> None:
     stated = Metric(kind="metric", name="steps_per_epoch", value=2.0, step=0, epoch=0, t_ns=ns(0))
     run = make_run(

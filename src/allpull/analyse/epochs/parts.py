@@ -1,25 +1,19 @@
 """Where the time of an epoch goes: training, evaluation, checkpoint, start and the rest, for the job as a whole.
 
-On a rank an epoch begins at its mark. In a program that is observed unedited the mark is made in the first backward
-pass; its epoch begins where the step with that mark did, or where the last evaluation or checkpoint before it ended,
-and it has its first batch after what that step takes longer than others outside of known phases, at the latest one
-forward pass before the mark: what a program prepares for an epoch is no training.
-
-Of the job the first epoch begins on the first rank, each later one when the last rank has begun it: what rank 0 does
+The first epoch begins on the first rank, each later one when the last rank has begun it: what rank 0 does
 alone at the end of an epoch (an evaluation, while the other ranks wait for it at their next collective) belongs to the
 epoch that it ends. An epoch lasts until the next one begins; the last one until its last step, evaluation, checkpoint
 or metric ends. With S the moment when the last rank has its first batch, and T the end of the last step, each moment of
 an epoch is
 
 - evaluation while any rank evaluates, else checkpoint while any rank writes one;
-- else start before S, training from S to T, and other after T.
+- else start before S, training from S to T, and other after T. Where T was not recorded, nothing is other.
 
 So the parts are disjoint, and in whole nanoseconds they add up to the epoch. All moments are those of the host.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -27,11 +21,10 @@ import numpy as np
 import polars as pl
 
 from allpull.analyse.aligned import AlignedRun
-from allpull.analyse.epochs.preparation import KNOWN, outside_ns, prepared_ns
+from allpull.analyse.epochs.of_ranks import RankEpoch, as_arrays, moments_ns, of_ranks, samples_of
 from allpull.analyse.learning import metrics_named
 from allpull.analyse.steps.pauses import Moments, pause_spans, union
 from allpull.rundir.read.events import EventLog
-from allpull.schema.events import EpochMark
 from allpull.units import NS_PER_S, counted, show_time
 
 PARTS = ("training", "evaluation", "checkpoint", "start", "other")
@@ -93,20 +86,21 @@ def epochs_of(run: AlignedRun) -> Epochs:
     """The epochs of ``run``; where clocks of hosts do not compare, as the ranks of one host show them."""
     logs, notes = _logs_on_one_clock(run)
     spans = run.clock.shared(pause_spans(logs), ("begin_ns", "end_ns")).sort("rank", "begin_ns")
-    by_rank = _of_ranks(run, logs, spans)
+    by_rank = of_ranks(run, logs, spans)
     if not by_rank:
         nothing = Epochs(complete=(), begin_ns=None, has_first=False, ends_training=False, pauses_ns=union(spans))
         return replace(nothing, notes=(NO_EPOCHS,))
     keys = max((tuple(one.key for one in own) for own in by_rank.values()), key=len)
-    of_key: dict[tuple[int, int], list[_RankEpoch]] = {key: [] for key in keys}
+    of_key: dict[tuple[int, int], list[RankEpoch]] = {key: [] for key in keys}
     for own in by_rank.values():
         for one in own:
             of_key.setdefault(one.key, []).append(one)
     edges = [max(one.begin_ns for one in of_key[key]) for key in keys]
     edges[0] = min(one.begin_ns for one in of_key[keys[0]])
-    edges.append(max(edges[-1], *_last_moments(run, logs, spans), *(one.last_step_ns for one in of_key[keys[-1]])))
+    ends = [*_last_moments(run, logs, spans), *(one.last_step_ns for one in of_key[keys[-1]])]
+    edges.append(max([edges[-1], *(end_ns for end_ns in ends if end_ns is not None)]))
     steps_of = {key: max(one.steps for one in of_key[key]) for key in keys}
-    short = _incomplete(run, logs, keys, steps_of)
+    short = _incomplete(run, logs, keys, steps_of, has_end=all(one.last_step_ns for one in of_key[keys[-1]]))
     pauses = Pauses(**{name: union(spans.filter(pl.col("name") == name)) for name in ("evaluation", "checkpoint")})
     unmarked = _records_without(run, by_rank)
     complete = tuple(
@@ -135,19 +129,6 @@ def wanted_accuracy(run: AlignedRun) -> float | None:
     return float(wanted) if isinstance(wanted, int | float) and wanted > 0 else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _RankEpoch:
-    """One epoch of one rank; ``key`` is its number, and how often the rank began that number before."""
-
-    key: tuple[int, int]
-    first_step: int
-    steps: int
-    samples: int | None
-    begin_ns: int
-    first_batch_ns: int
-    last_step_ns: int
-
-
 def _logs_on_one_clock(run: AlignedRun) -> tuple[dict[int, EventLog], list[str]]:
     """The events of the ranks that left a mark of an epoch, by rank, as far as their clocks compare."""
     logs = {rank: log for rank, log in sorted(run.data.events.items()) if log.epochs and rank in run.data.headers}
@@ -160,107 +141,16 @@ def _logs_on_one_clock(run: AlignedRun) -> tuple[dict[int, EventLog], list[str]]
     return of_host, [f"epoch times are those of the {counted(len(of_host), 'rank')} on one host: clocks do not compare"]
 
 
-def _of_ranks(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataFrame) -> dict[int, list[_RankEpoch]]:
-    """The epochs of each rank that made a step in one."""
-    columns = ("rank", "step", "begin_ns", "end_ns", "backward_passes", "samples", *KNOWN)
-    moments = ("begin_ns", "end_ns")
-    records = run.clock.shared(run.data.steps.select(columns), moments) if run.on_device else run.steps.select(columns)
-    marks = moments_ns(run, [(rank, mark.t_ns) for rank, log in logs.items() for mark in log.epochs])
-    steps = _as_arrays(records.drop("rank"))
-    of_steps, of_spans = (_slices(one["rank"], logs) for one in (records, spans))
-    begins_and_ends = spans.select("begin_ns", "end_ns").rows()
-    by_rank: dict[int, list[_RankEpoch]] = {}
-    for rank, log in logs.items():
-        own_marks = [(mark, marks.pop(0)) for mark in log.epochs]
-        own = _of_rank(
-            own_marks,
-            {name: values[of_steps[rank]] for name, values in steps.items()},
-            begins_and_ends[of_spans[rank]],
-            is_marked_late=run.data.record.kind == "run",
-        )
-        if own:
-            by_rank[rank] = own
-    return by_rank
-
-
-def _as_arrays(records: pl.DataFrame) -> dict[str, Moments]:
-    """The columns of ``records``, 0 where nothing was recorded, and which of them lack their samples."""
-    arrays = {name: records[name].fill_null(0).to_numpy() for name in records.columns}
-    return {**arrays, "lacks_samples": records["samples"].is_null().cast(pl.Int64).to_numpy()}
-
-
 def _records_without(run: AlignedRun, marked: Iterable[int]) -> list[dict[str, Moments]]:
     """Steps and samples of each rank that made steps, but is not one of ``marked``."""
     rest = run.data.steps.filter(~pl.col("rank").is_in(list(marked))).select("rank", "step", "samples")
-    return [_as_arrays(own) for own in rest.partition_by("rank", include_key=False)]
-
-
-def _slices(ranks: pl.Series, wanted: Iterable[int]) -> dict[int, slice]:
-    """Where each of the ``wanted`` ranks is in the ascending ``ranks``."""
-    numbers = list(wanted)
-    first, end = np.searchsorted(ranks.to_numpy(), [numbers, [number + 1 for number in numbers]]).tolist()
-    return {number: slice(*edges) for number, *edges in zip(numbers, first, end, strict=True)}
-
-
-def _of_rank(
-    marks: Sequence[tuple[EpochMark, int]],
-    records: Mapping[str, Moments],
-    spans: Sequence[tuple[int, int]],
-    *,
-    is_marked_late: bool,
-) -> list[_RankEpoch]:
-    """The epochs of one rank, from its marks with their moments, its steps, and its evaluations and checkpoints."""
-    numbers, begins, ends, inputs = (records[name] for name in ("step", "begin_ns", "end_ns", "input_ns"))
-    if not numbers.size:
-        return []
-    limits = [*(mark.step for mark, _ in marks[1:]), int(numbers[-1]) + 1]
-    prepared = prepared_ns(records, [mark.step for mark, _ in marks])
-    before: Counter[int] = Counter()
-    epochs = []
-    for (mark, mark_ns), limit in zip(marks, limits, strict=True):
-        row, next_row = np.searchsorted(numbers, [mark.step, limit])
-        if next_row <= row:
-            continue  # begun again, or the run ended
-        has_first = numbers[row] == mark.step
-        begin_ns, batch_ns = mark_ns, 0
-        if is_marked_late and has_first:
-            begin_ns = max([int(begins[row]), *(end for _, end in spans if end <= mark_ns)])
-            learned_ns = mark_ns - int(records["forward_ns"][row]) // max(int(records["backward_passes"][row]), 1)
-            batch_ns = min(learned_ns, begin_ns + int(inputs[row] + prepared[row]))
-        follows = next_row < numbers.size and numbers[next_row] == limit
-        epochs.append(
-            _RankEpoch(
-                key=(mark.epoch, before[mark.epoch]),
-                first_step=mark.step,
-                steps=limit - mark.step,
-                samples=_samples(records, slice(int(row), int(next_row)), limit - mark.step),
-                begin_ns=begin_ns,
-                first_batch_ns=max(batch_ns, outside_ns(begin_ns, int(inputs[row]) if has_first else 0, spans)),
-                last_step_ns=int(begins[next_row]) if follows else int(ends[next_row - 1]),
-            )
-        )
-        before[mark.epoch] += 1
-    return epochs
-
-
-def _samples(records: Mapping[str, Moments], rows: slice, steps: int) -> int | None:
-    """The samples of ``steps`` steps, ``rows`` of ``records``; None where some were not recorded."""
-    if rows.stop - rows.start < steps or records["lacks_samples"][rows].any():
-        return None
-    return int(records["samples"][rows].sum())
+    return [as_arrays(own) for own in rest.partition_by("rank", include_key=False)]
 
 
 def _samples_from(records: Mapping[str, Moments], first_step: int, steps: int) -> int | None:
     """The samples of ``steps`` steps from ``first_step`` on, by the ``records`` of one rank; None: some are missing."""
     first, end = np.searchsorted(records["step"], [first_step, first_step + steps]).tolist()
-    return _samples(records, slice(first, end), steps)
-
-
-def moments_ns(run: AlignedRun, moments: Sequence[tuple[int, int]]) -> list[int]:
-    """Moments of ranks, (rank, ns) each, on the shared clock."""
-    frame = pl.DataFrame(moments, schema={"rank": pl.Int64(), "t_ns": pl.Int64()}, orient="row")
-    times: list[int] = run.clock.shared(frame, ("t_ns",))["t_ns"].to_list()
-    return times
+    return samples_of(records, slice(first, end), steps)
 
 
 def _last_moments(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataFrame) -> list[int]:
@@ -270,7 +160,7 @@ def _last_moments(run: AlignedRun, logs: Mapping[int, EventLog], spans: pl.DataF
 
 
 def _epoch(
-    ranks: Sequence[_RankEpoch],
+    ranks: Sequence[RankEpoch],
     steps: int,
     window: tuple[int, int],
     pauses: Pauses,
@@ -283,7 +173,7 @@ def _epoch(
     """
     begin_ns, end_ns = window
     batch_ns = min(max(begin_ns, *(one.first_batch_ns for one in ranks)), end_ns)
-    last_ns = min(max(batch_ns, *(one.last_step_ns for one in ranks)), end_ns)
+    last_ns = min(max(batch_ns, *(one.last_step_ns or end_ns for one in ranks)), end_ns)
     both = _merged(pauses.evaluation, pauses.checkpoint)
     evaluation_ns = covered_ns(pauses.evaluation, begin_ns, end_ns)
     first = max(ranks, key=lambda one: one.steps).first_step
@@ -323,12 +213,15 @@ def _incomplete(
     logs: Mapping[int, EventLog],
     keys: Sequence[tuple[int, int]],
     steps_of: Mapping[tuple[int, int], int],
+    *,
+    has_end: bool,
 ) -> dict[tuple[int, int], str]:
     """The epochs that are not complete, each with the reason.
 
     Only the first epoch of a resumed run and the last of any can be: their steps are held against those that the
     training states for an epoch, or else against those of the other epochs, where these agree. Accumulation may go on
-    from one epoch to the next, so that epochs of as many batches differ by a step.
+    from one epoch to the next, so that epochs of as many batches differ by a step. ``has_end``: the last step of the
+    last epoch was recorded.
     """
     stated = next((metric.value for metric in metrics_named(logs, "steps_per_epoch")), None)
     others = {steps_of[key] for key in keys[1:-1]} or {steps_of[key] for key in keys[:-1]}
@@ -340,6 +233,8 @@ def _incomplete(
         short[keys[-1]] = "the run ended, or was read, within it"
     elif steps_of[keys[-1]] < usual - _accumulates(run) and keys[-1] not in short:
         short[keys[-1]] = f"it ended after {steps_of[keys[-1]]:,} of {usual:,.0f} steps"
+    elif not has_end and keys[-1] not in short:
+        short[keys[-1]] = "its last steps were not recorded"
     return short
 
 

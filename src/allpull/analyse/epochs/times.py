@@ -5,7 +5,8 @@ from __future__ import annotations
 import statistics
 
 from allpull.analyse.aligned import AlignedRun
-from allpull.analyse.epochs.parts import PARTS, Epoch, Epochs, is_resumed, moments_ns
+from allpull.analyse.epochs.of_ranks import moments_ns
+from allpull.analyse.epochs.parts import PARTS, Epoch, Epochs, is_resumed
 from allpull.analyse.learning import metrics_named
 from allpull.analyse.statistics import CONFIDENCE, evenly
 from allpull.analyse.student_t import quantile
