@@ -261,6 +261,33 @@ for epoch in range(2):
     assert len(run.events("epoch")) == 2
 
 
+def test_train_ends_an_evaluation(watched: Watch) -> None:
+    """What follows, as a plot on rank 0, is none; and ``train`` is torch's own again, whoever calls it."""
+    run = watched(
+        TRAINING
+        + """
+import time
+plain = nn.Module.train
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    model.eval()
+    nn.Linear(2, 2).train()
+    with torch.no_grad():
+        model(x)
+    model.train()
+    assert nn.Module.train is plain
+    time.sleep(0.5)
+"""
+    )
+    spans = run.events("span")
+    assert [span.name for span in spans] == ["evaluation"] * 2
+    assert all(span.end_ns - span.begin_ns < 0.4e9 for span in spans)
+    assert [step.samples for step in run.steps()] == 2 * SAMPLES
+
+
 VALIDATING = """
 def ahead(loader):
     it = iter(loader)

@@ -69,6 +69,15 @@ class NotLearning(Phases):
         if not (self._rollout.collects or (self.recorder and self.recorder.stack)):
             self.evaluation_begins(is_training, is_ahead=False)
 
+    @safely("evaluation", otherwise=False)
+    def is_still_evaluated(self) -> bool:
+        """Whether an evaluation that began by ``eval()`` goes on; it ends if its network is back in training mode."""
+        recorder = self.recorder
+        if recorder is None or not (self.is_own_thread and self._evaluation.is_by_mode):
+            return False
+        self._evaluation.look(recorder)
+        return self._evaluation.is_by_mode
+
     @safely("evaluation")
     def is_beyond_evaluation(self) -> None:
         """The program does something that is not evaluation, although its network is still in evaluation mode."""

@@ -39,6 +39,7 @@ class Networks:
         self._holders: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
+        self._waits_for_training = False
         self._untrained = Untrained(inference, self._wrap_untrained)
         self.see_inputs: Optional[Callable[[Iterable[Any]], None]] = None  # called with the inputs of each call
 
@@ -162,18 +163,39 @@ class Networks:
         self._watch_calls(made)
 
     def _wrap_eval(self, base: Any) -> None:
-        """Wrap ``eval``, but not ``train``: that calls itself for every layer, and some programs call it every step."""
+        """Wrap ``eval``; ``train`` calls itself for every layer, and some programs call it in every step."""
         from torch.compiler import is_compiling  # noqa: PLC0415
 
         evaluate = base.eval
 
         @functools.wraps(evaluate)
         def observed(module: Any) -> Any:
-            if not is_compiling():
-                self._evaluates(module)
-            return evaluate(module)
+            if is_compiling():
+                return evaluate(module)
+            self._evaluates(module)
+            answer = evaluate(module)
+            self._wrap_train(base)
+            return answer
 
         base.eval = observed
+
+    def _wrap_train(self, base: Any) -> None:
+        """Wrap ``train`` while an evaluation by ``eval()`` goes on, which it ends."""
+        if self._waits_for_training or not self._inference.is_still_evaluated():
+            return
+        train = base.train
+
+        @functools.wraps(train)
+        def observed(module: Any, mode: bool = True) -> Any:
+            answer = train(module, mode)
+            if mode and self._waits_for_training and not self._inference.is_still_evaluated():
+                self._waits_for_training = False
+                if base.train is observed:
+                    base.train = train
+            return answer
+
+        self._waits_for_training = True
+        base.train = observed
 
     def _wrap_freezing(self, base: Any) -> None:
         from torch.compiler import is_compiling  # noqa: PLC0415
