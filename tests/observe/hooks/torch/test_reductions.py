@@ -185,8 +185,9 @@ for step in range(10):
     assert not any(step.arrival_ns for step in run.steps()[3:])
 
 
-def test_the_time_inside_a_communication_hook_is_recorded(watched: Watch) -> None:
-    """It is the program's own function everywhere else."""
+@pytest.mark.parametrize("end", ["pass", "del net, optimizer; import gc; gc.collect()"])
+def test_the_time_inside_a_communication_hook_is_recorded(watched: Watch, end: str) -> None:
+    """It is the program's own function everywhere else; networks made in a function are gone at the end."""
     run = watched(
         ALONE
         + """
@@ -206,6 +207,7 @@ for step in range(24):
     net(x).sum().backward()
     optimizer.step()
 """
+        + end
     )
     check(run, 24)
     first, last = run.events("data_parallel")

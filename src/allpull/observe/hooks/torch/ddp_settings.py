@@ -17,6 +17,7 @@ from ..safety import safely
 from .collectives import Collectives
 
 FIRST = 4  # the step at which settings are recorded; DDP has then rebuilt its buckets
+LONGEST_NAME = 200  # characters
 AGAIN = 100  # steps: DDP's logger samples as often (kDDPRuntimeLoggingSampleRate)
 
 
@@ -35,7 +36,8 @@ class Settings:
         self._networks = networks
         self._collectives = collectives
         self._passes: Dict[int, Passes] = {}
-        self._hooks: "weakref.WeakKeyDictionary[Any, Hook]" = weakref.WeakKeyDictionary()  # by reducer
+        self._hooks: "weakref.WeakKeyDictionary[Any, Spent]" = weakref.WeakKeyDictionary()  # by reducer
+        self._written: Dict[int, Tuple[Dict[str, Any], Spent]] = {}  # of networks with a hook, which may be gone
 
     def watch_hooks(self) -> None:
         """Time communication hooks; called once, after torch was imported.
@@ -49,23 +51,27 @@ class Settings:
 
         @functools.wraps(register)
         def observed(reducer: Any, state: Any, hook: Any, *args: Any, **kwargs: Any) -> Any:
-            timed = Hook(hook, self._begins, functools.partial(self._returned, weakref.ref(reducer)))
+            spent = Spent(str(getattr(hook, "__qualname__", type(hook).__name__))[:LONGEST_NAME])
+            timed = Hook(hook, spent, self._begins, functools.partial(self._returned, weakref.ref(reducer), spent))
             answer = register(reducer, state, timed, *args, **kwargs)
-            self._registered(reducer, timed)
+            self._registered(reducer, spent)
             return answer
 
         dist._register_comm_hook = observed
 
     @safely("DDP settings")
-    def _registered(self, reducer: Any, hook: "Hook") -> None:
-        self._hooks[reducer] = hook
+    def _registered(self, reducer: Any, spent: "Spent") -> None:
+        self._hooks[reducer] = spent
 
     def _begins(self) -> None:
         self._collectives.first_ns = 0
 
     @safely("DDP settings")
-    def _returned(self, reducer: Any, bucket: Any) -> None:
+    def _returned(self, reducer: Any, spent: "Spent", bucket: Any) -> None:
         """The hook of ``reducer`` has handed over ``bucket``, when it called its first collective."""
+        recorder = self._inference.recorder
+        if recorder is not None:
+            spent.step = recorder.step_number
         first_ns, owner = self._collectives.first_ns, reducer()
         if first_ns:
             number = next((number for number, network in self._networks() if network.reducer is owner), None)
@@ -86,24 +92,27 @@ class Settings:
 
     @safely("DDP settings")
     def finish(self) -> None:
-        """The program ends: what the last passes showed."""
-        recorder = self._inference.recorder
-        if recorder is not None:
-            for number, network in self._networks():
-                if number in self._passes or network.reducer in self._hooks:
-                    self._look(number, network, recorder.step_number, is_last=True)
+        """The program ends: what the last passes showed, and what hooks took until their last call."""
+        recorder, now = self._inference.recorder, time.monotonic_ns()
+        if recorder is None:
+            return
+        for number, network in self._networks():
+            if number in self._passes and network.find_unused_parameters:
+                self._look(number, network, recorder.step_number, is_last=True)
+                self._written.pop(number, None)
+        for event, spent in self._written.values():
+            last = {**event, **spent.facts(), "step": spent.step + 1, "t_ns": now}
+            recorder.journal.event(last, now)
 
     def _look(self, number: int, network: Any, step: int, *, is_last: bool = False) -> None:
         recorder, passes = self._inference.recorder, self._passes.setdefault(number, Passes())
-        hook = self._hooks.get(network.reducer)
+        spent = self._hooks.get(network.reducer)
         if recorder is None:
             return
         if network.find_unused_parameters:
             grew = passes.look(network._get_ddp_logging_data())
             if not (is_last or grew or passes.checked & (passes.checked - 1) == 0):
                 return  # else it is written after 1, 2, 4, 8 … passes
-        elif is_last and hook is None:
-            return
         now = time.monotonic_ns()
         event = {
             "kind": "data_parallel",
@@ -116,24 +125,42 @@ class Settings:
             "buffers_bytes": sum(buffer.numel() * buffer.element_size() for buffer in network.modules_buffers),
             "unused_bytes": passes.unused_bytes,
             "checked_passes": passes.checked,
-            **({} if hook is None else {"hook": hook.name[:200], "hook_calls": hook.calls, "hook_ns": hook.spent_ns}),
+            **({} if spent is None else spent.facts()),
             "t_ns": now,
         }
         recorder.journal.event(event, now)
+        if spent is not None:
+            self._written[number] = event, spent
+
+
+class Spent:
+    """How often a communication hook was called, what that took, and the ``step`` of the last call."""
+
+    __slots__ = ("calls", "name", "ns", "step")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.calls = self.ns = self.step = 0
+
+    def facts(self) -> Dict[str, Any]:
+        """Its fields of a ``data_parallel`` event."""
+        return {"hook": self.name, "hook_calls": self.calls, "hook_ns": self.ns}
 
 
 class Hook:
-    """A communication hook of the program, with how often it was called and what that took."""
+    """A communication hook of the program; ``spent`` outlives it and the network."""
 
-    __slots__ = ("_begins", "_hook", "_returned", "calls", "name", "spent_ns")
+    __slots__ = ("_begins", "_hook", "_returned", "_spent")
 
     def __init__(
-        self, hook: Callable[[Any, Any], Any], begins: Callable[[], None], returned: Callable[[Any], None]
+        self,
+        hook: Callable[[Any, Any], Any],
+        spent: Spent,
+        begins: Callable[[], None],
+        returned: Callable[[Any], None],
     ) -> None:
-        self._hook = hook
+        self._hook, self._spent = hook, spent
         self._begins, self._returned = begins, returned
-        self.name = str(getattr(hook, "__qualname__", type(hook).__name__))
-        self.calls = self.spent_ns = 0
 
     def __call__(self, state: Any, bucket: Any) -> Any:
         """Reduce ``bucket`` as the program's hook does."""
@@ -142,8 +169,8 @@ class Hook:
         try:
             return self._hook(state, bucket)
         finally:
-            self.spent_ns += time.monotonic_ns() - begin
-            self.calls += 1
+            self._spent.ns += time.monotonic_ns() - begin
+            self._spent.calls += 1
             self._returned(bucket)
 
 
