@@ -232,7 +232,7 @@ EXIT_CODES = [
     "| 3 | `watch --once` or `--json`: a rank is dead or hung, or the job has failed |",
     "| 3 | no answer: `predict` cannot tell from these measurements, numbers of `study audit` contradict each other |",
     "| 3 | `study run`: a limit of time or money was reached first |",
-    "| 4 | `explain`: the run has no recorded step, so there is nothing to explain |",
+    "| 4 | `explain`: the records explain nothing: no step was recorded, or steps of ranks cannot be compared |",
     "| 125 | allpull itself failed; `ALLPULL_DEBUG=1` shows where |",
     "| 130 | interrupted by Ctrl-C |",
     "| other | `demo`, `train`, `run -n`: the code of the rank that failed first; 128 + n if signal n ended it |",

@@ -18,7 +18,7 @@ EXAMPLE = (
     "allpull explain runs/20260312T101500Z_digits_n4_ab12cd34 --reference runs/20260312T101000Z_digits_n1_12ab34cd"
 )
 
-NO_STEP = 4  # exit code of a run without a recorded step: there is nothing to explain
+NOTHING = 4  # exit code of a run whose records explain nothing
 
 Run = Annotated[
     Path | None,
@@ -58,8 +58,8 @@ def explain(  # noqa: PLR0917  typer reads the options
 ) -> None:
     """Explain where the time of a run went, and what to change.
 
-    Each finding names the ranks at fault, what they cost, and what its remedy gains. The exit code is 4 if the run has
-    no recorded step.
+    Each finding names the ranks at fault, what they cost, and what its remedy gains. The exit code is 4 if its
+    records explain nothing: there is no step in them, or steps of ranks cannot be compared; the reason is printed.
     """
     if rules or rule is not None:
         _manual(rule, as_json=as_json)
@@ -80,7 +80,7 @@ def explain(  # noqa: PLR0917  typer reads the options
         table = waiting(result)
         show_result(explained(result), *([] if table is None else [table]))
     if not result.window.steps and not result.findings:
-        raise typer.Exit(NO_STEP)
+        raise typer.Exit(NOTHING)
 
 
 def _manual(slug: str | None, *, as_json: bool) -> None:

@@ -290,8 +290,8 @@ def _hooks(hooks: Sequence[CommHook], facts: Facts) -> list[str]:
     """Communication hooks whose own time counts: none of the phases distinguishes it from backward."""
     return [
         f"{show_time(one.seconds)} per step ({percent(one.seconds / facts.step_s)}) are the communication hook "
-        f"{one.name} in Python, with {one.calls:.3g} calls per step: what it does before its first collective counts "
-        "as backward, and later, after the last gradient, as transfer or wait"
+        f"{one.name} in Python ({one.calls:.3g} × per step): what it does before its first collective counts as "
+        "backward, and later, after the last gradient, as transfer or wait"
         for one in hooks
         if one.seconds >= MIN_SHARE * facts.step_s
     ]

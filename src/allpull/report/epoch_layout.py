@@ -107,7 +107,7 @@ def _accuracy(reached: AccuracyTime) -> str:
     if reached.epoch is None:
         return f"{what} was not reached; the best was {percent(reached.best)}."
     after = "a time that is not known" if reached.time_s is None else show_time(reached.time_s)
-    return f"{what} was reached after {after}, in epoch {reached.epoch}."
+    return f"{what} was reached after {after}, in epoch {reached.epoch} (the first is 0)."
 
 
 def precision_rows(ratios: Sequence[PrecisionRatio]) -> list[list[str]]:

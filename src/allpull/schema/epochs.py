@@ -15,7 +15,11 @@ class EpochParts(Record):
     training: float = Field(ge=0, description="from its first batch to its last step, without what is below")
     evaluation: float = Field(ge=0, description="while any rank evaluated")
     checkpoint: float = Field(ge=0, description="while any rank wrote a checkpoint and none evaluated")
-    start: float = Field(ge=0, description="until the last rank had its first batch; starting the loader is part of it")
+    start: float = Field(
+        ge=0,
+        description="until the last rank had its first batch: the start of its loader, and in unedited programs what"
+        " else they do between the last step of an epoch and the next batch",
+    )
     other: float = Field(ge=0, description="between its last step and its end, without evaluation and checkpoint")
 
 

@@ -1,7 +1,8 @@
 """Reading over the time of a run, and its means over named windows: bytes/s, reads/s, and both per sample.
 
-Counters are taken to grow evenly between two samples, and a step to train on its samples evenly, so that a window may
-begin and end anywhere. A window ends where the counters of a rank do.
+A window begins and ends with samples of the counters: a second that begins before the first step has what the start of
+the program reads, too. Within it counters are taken to grow evenly between two samples, and a step to train on its
+samples evenly, so that pauses may cut it anywhere.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from allpull.analyse.aligned import AlignedRun
 from allpull.analyse.clock.host_clocks import Times
 from allpull.analyse.epochs.parts import Epochs
-from allpull.analyse.io.over_time import Floats, curves_of, growth_within, io_series, sampled_by_all
+from allpull.analyse.io.over_time import Curves, Floats, curves_of, growth_within, io_series, sampled_by_all
 from allpull.analyse.steps.grid import of_steps
 from allpull.analyse.steps.pauses import union
 from allpull.schema.reading import Io, IoOverTime, IoWindow
@@ -39,7 +40,7 @@ def with_windows(io: Io, run: AlignedRun, epochs: Epochs) -> Io:
         return io
     windows = []
     for name, intervals in _named(run, epochs):
-        inside = _clipped(intervals, sampled)
+        inside = _clipped(intervals, _at_samples(curves, _clipped(intervals, sampled)))
         length_ns = int((inside[1] - inside[0]).sum())
         if length_ns < LEAST_SHARE * int((intervals[1] - intervals[0]).sum()) or not length_ns:
             continue
@@ -125,6 +126,18 @@ def _clipped(intervals: Intervals, to: tuple[int, int]) -> Intervals:
     begins, ends = np.maximum(intervals[0], to[0]), np.minimum(intervals[1], to[1])
     kept = ends > begins
     return begins[kept], ends[kept]
+
+
+def _at_samples(curves: Curves, intervals: Intervals) -> tuple[int, int]:
+    """From the first to the last moment within ``intervals`` that have a sample of each rank's host, or (0, 0)."""
+    if not intervals[0].size:
+        return 0, 0
+    begin_ns, end_ns = int(intervals[0][0]), int(intervals[1][-1])
+    sampled = [times for of_host in curves.values() for times, _ in of_host]
+    inside = [times[(times >= begin_ns) & (times <= end_ns)] for times in sampled]
+    if not all(times.size for times in inside):
+        return 0, 0
+    return max(int(times[0]) for times in inside), min(int(times[-1]) for times in inside)
 
 
 def _samples(steps: pl.DataFrame, intervals: Intervals) -> int | None:

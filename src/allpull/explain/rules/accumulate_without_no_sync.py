@@ -19,8 +19,9 @@ What to do
     Lightning and the Trainer of Transformers by themselves where they accumulate.
 
 When it is wrong
-    Under `no_sync` each rank holds the gradients of its own passes, as it would anyway. A program that looks at
-    averaged gradients between the passes needs them reduced there. On an accelerator only the last reduction of a step
+    Under `no_sync` each rank holds the gradients of its own passes, as it would anyway. A program that uses
+    averaged gradients between the passes needs them reduced there, as sharpness-aware minimisation does (SAM), which
+    moves the weights by them. On an accelerator only the last reduction of a step
     is timed, and the rule is silent.
 """
 
@@ -63,7 +64,7 @@ def find(facts: Facts) -> list[Candidate]:
         Candidate(
             rule="accumulate-without-no-sync",
             kind="job",
-            title=f"Gradients are reduced {times:.3g} times per update, and are needed once",
+            title=f"Gradients are reduced {times:.3g} times per update; where they only add up, once is enough",
             remedy=sentence(
                 "all backward passes of an update but the last, with their forward passes, inside ",
                 program("with model.no_sync():"),
