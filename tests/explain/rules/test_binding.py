@@ -60,6 +60,21 @@ def test_a_slow_rank_with_fewer_cpus_than_the_others_is_told_so() -> None:
     assert [one.value for one in finding.evidence if one.source == "affinity of the ranks"] == [0.5, 1.0]
 
 
+@pytest.mark.parametrize(("cpus_of_rank_1", "advised"), [({1}, False), ({0}, True), (None, True)])
+def test_ranks_with_cpus_of_their_own_are_not_told_to_bind_themselves(
+    cpus_of_rank_1: set[int] | None, advised: bool
+) -> None:
+    """Rank 1 waits for a CPU: where no other rank may use that one, another program does."""
+    bound = {rank: frozenset({rank}) for rank in (0, 2, 3)}
+    if cpus_of_rank_1 is not None:
+        bound[1] = frozenset(cpus_of_rank_1)
+    machine = crowded(Machine(hosts=("node1",) * 4, bound=bound), (1,), 0.3)
+    (finding,) = found(job(4, forward=late(4, STEPS, rank=1, by_s=0.02)), machine).findings
+    assert (finding.rule, finding.ranks) == ("cpu-contention", [1])
+    assert ("its own cores" in finding.remedy or "as many CPUs" in finding.remedy) is advised
+    assert "check with top what else runs there" in finding.remedy
+
+
 PROGRAM = """
 import os
 import torch, torch.distributed as dist

@@ -47,7 +47,13 @@ from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import exchange_waits_for_cpus, has_small_buckets
-from allpull.explain.evidence.hosts.binding import confined, confinement, fewer_cpus, has_fewer
+from allpull.explain.evidence.hosts.binding import (
+    confined,
+    confinement,
+    fewer_cpus,
+    has_fewer,
+    share_no_cpus,
+)
 from allpull.explain.evidence.late.cpu_waiting import (
     COMPUTING,
     CROWDED,
@@ -110,7 +116,7 @@ def _some(facts: Facts, shares: Floats) -> Candidate:
     if any(has_fewer(facts.machine, rank) for rank in ranks):
         cores = equal_cpus(facts.start, facts.machine)
     else:
-        cores = within("give each rank its own cores: ", own_cores(facts.start, facts.machine))
+        cores = _bound(facts, ranks)
     others = _from_others(facts, hosts)
     check = Action() if others else sentence("check with top what else runs there")
     remedy = joined("; ", others, cores, check)
@@ -233,9 +239,16 @@ def _remedy(facts: Facts) -> Action:
     if others and max(shares) < OWN_PROGRAM:
         return joined("; ", exchange, others)
     fewer = joined(", ", fewer_ranks(start, machine), threads(start, machine))
-    cores = Action() if fewer else within("give each rank its own cores: ", own_cores(start, machine))
+    cores = Action() if fewer else _bound(facts, range(facts.window.ranks))
     alone = Action() if others else within("keep other jobs away: ", exclusive(start))
     return joined("; ", exchange, others, within("start fewer threads: ", fewer), cores, alone)
+
+
+def _bound(facts: Facts, ranks: Sequence[int]) -> Action:
+    """Binding to cores, unless ``ranks`` are bound to cores of their own already."""
+    if share_no_cpus(facts.machine, ranks):
+        return Action()
+    return within("give each rank its own cores: ", own_cores(facts.start, facts.machine))
 
 
 def _exchanged_at_once(window: Window, uncrowded: Removal) -> Window:

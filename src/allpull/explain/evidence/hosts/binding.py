@@ -58,6 +58,17 @@ def has_fewer(machine: Machine, rank: int) -> bool:
     return own is not None and usual is not None and own < SMALL * usual
 
 
+def share_no_cpus(machine: Machine, ranks: Sequence[int]) -> bool:
+    """Whether each of ``ranks`` is bound to CPUs that no other rank of its host may use."""
+    for rank in ranks:
+        others = [one for one in machine.ranks_of(machine.hosts[rank]) if one != rank]
+        if any(one not in machine.bound for one in (rank, *others)):
+            return False
+        if not set(machine.bound[rank]).isdisjoint(cpu for one in others for cpu in machine.bound[one]):
+            return False
+    return True
+
+
 def fewer_cpus(machine: Machine, ranks: Sequence[int]) -> tuple[Evidence, ...]:
     """The evidence of those of ``ranks`` that ``has_fewer`` is true of."""
     return tuple(
