@@ -218,6 +218,29 @@ for step in range(24):
     assert last.hook_ns <= sum(step.backward_ns for step in run.steps())
 
 
+def test_a_hook_that_comes_late_is_recorded_at_the_end(watched: Watch) -> None:
+    run = watched(
+        ALONE
+        + """
+net = DistributedDataParallel(nn.Linear(8, 8))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+def at_once(state, bucket):
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+for step in range(12):
+    if step == 8:
+        net.register_comm_hook(None, at_once)
+    optimizer.zero_grad()
+    net(x).sum().backward()
+    optimizer.step()
+"""
+    )
+    check(run, 12)
+    first, last = run.events("data_parallel")
+    assert (first.hook, last.hook, last.hook_calls) == (None, "at_once", 4)
+
+
 def test_a_bucket_is_ready_when_its_hook_calls_a_first_collective(watched: Watch) -> None:
     """What a hook does before is work of its rank. One that calls none of torch's tells nothing of that."""
     run = watched(

@@ -97,7 +97,8 @@ class Settings:
         if recorder is None:
             return
         for number, network in self._networks():
-            if number in self._passes and network.find_unused_parameters:
+            is_new = network.reducer in self._hooks and number not in self._written  # with a hook since the last look
+            if is_new or (number in self._passes and network.find_unused_parameters):
                 self._look(number, network, recorder.step_number, is_last=True)
                 self._written.pop(number, None)
         for event, spent in self._written.values():
