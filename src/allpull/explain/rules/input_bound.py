@@ -99,7 +99,7 @@ READY = (
     "fewer and larger tensors"
 )
 FAST = "workers make batches in far less time than the training takes for them: more of them do not help"
-OR_ITSELF = (", or make small batches in the training process (", program("DataLoader(num_workers=0)"), ")")
+ITSELF = sentence("make small batches in the training process (", program("DataLoader(num_workers=0)"), ")")
 
 
 def find(facts: Facts) -> list[Candidate]:
@@ -213,6 +213,15 @@ def _longest_s(facts: Facts, long: Bools) -> float:
     return float(facts.window.per_step("input")[long].max())
 
 
+def _itself(facts: Facts, waited_s: float) -> Action:
+    """That the training process may make batches, where this takes less than it waits for workers; else nothing."""
+    loading = facts.loading
+    if loading is None or loading.limits.making is None:
+        return Action()
+    itself_s = float(loading.limits.making.step_s.max()) * loading.limits.workers  # what their work takes one process
+    return ITSELF if itself_s < waited_s else Action()
+
+
 def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
     started = facts.machine.started
     most, loading = None if started is None else max(0, started - ALONE), facts.loading
@@ -229,9 +238,8 @@ def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
     if is_own and loading is not None and loading.ready:
         making = loading.limits.making
         if making is None:
-            return sentence(f"if the loader has workers, {READY}", *OR_ITSELF, "; if it has none: ", more, divide)
-        itself_s = float(making.step_s.max()) * loading.limits.workers  # what their work takes one process
-        return sentence(READY, *(OR_ITSELF if itself_s < waited_s else ()))
+            return sentence(f"if the loader has workers, {READY}, or ", ITSELF, "; if it has none: ", more, divide)
+        return sentence(READY, within(", or ", _itself(facts, waited_s)))
     if is_own and long is not None:
         number = facts.workers or needed or 1
         making = None if loading is None else loading.limits.making
@@ -248,6 +256,7 @@ def _remedy(facts: Facts, waited_s: float, long: Bools | None) -> Action:
         kept = program(f"DataLoader(num_workers={facts.workers}, persistent_workers=True)")
         return sentence(
             FAST,
+            within("; ", _itself(facts, waited_s)),
             ""
             if facts.keeps_workers or not facts.first.any()
             else sentence("; they start again with each epoch: ", kept),
