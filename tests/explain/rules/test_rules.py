@@ -385,7 +385,7 @@ def test_a_slow_loader_is_not_answered_with_fewer_workers_than_it_has() -> None:
     assert "num_workers" not in one.remedy.text
 
 
-@pytest.mark.parametrize(("step_s", "offered"), [(0.0007, False), (0.1, True)])
+@pytest.mark.parametrize(("step_s", "offered"), [(0.0007, False), (0.0025, False), (0.1, True)])
 def test_more_workers_are_advised_only_where_those_there_are_slow(step_s: float, *, offered: bool) -> None:
     """Workers that start again in each of many short epochs are waited for, however fast they are."""
     pace = LoaderPace(
@@ -401,6 +401,7 @@ def test_more_workers_are_advised_only_where_those_there_are_slow(step_s: float,
     assert offered or "persistent_workers" not in kept.remedy.text
     (single,) = input_bound.find(replace(again, first=np.zeros(STEPS, dtype=bool)))
     assert offered or "persistent_workers" not in single.remedy.text, "one epoch"
+    assert ("num_workers=0" in single.remedy.text) is (2 * step_s < 0.004), "one process makes what two made"
 
 
 def test_fast_workers_are_to_make_more_ahead_where_a_few_samples_take_long() -> None:
