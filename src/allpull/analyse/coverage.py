@@ -23,6 +23,7 @@ def observed(run: RunData, steady: NDArray[np.int64]) -> Observed:
         boundary=", ".join(boundaries) or None,
         sources=sorted({source for header in run.headers.values() for source in header.sources}),
         steps=steps["step"].n_unique(),
+        steps_made=max((log.end.steps for log in run.events.values() if log.end is not None), default=None),
         epochs=epochs(run),
         samples=None if samples is None else int(samples),
         skipped_steps=steps.select("step", "tag_skipped").filter("tag_skipped")["step"].n_unique(),

@@ -96,7 +96,8 @@ class Observed(Record):
 
     boundary: str | None = Field(description="what delimits a step")
     sources: list[str] = Field(description="where the times come from")
-    steps: int = Field(ge=0, description="of the job, all of them")
+    steps: int = Field(ge=0, description="of the job, all that were recorded")
+    steps_made: int | None = Field(None, ge=0, description="by the last attempt, recorded or not; None: not known")
     epochs: int = Field(ge=0, description="that began; 0: the program has none")
     samples: int | None = Field(description="of all steps and ranks that were recorded; None: not known for all")
     skipped_steps: int = Field(ge=0, description="in which a gradient was not finite and the optimizer did nothing")

@@ -210,7 +210,12 @@ def _amount(run: RunMetrics) -> Iterator[str]:
     )
     steady = f"; {run.steady.used:,} steady" + (f", left out: {left_out}" if left_out else "")
     epochs = f" in {counted(observed.epochs, 'epoch')}" if observed.epochs else ""
-    yield f"{counted(observed.steps, 'step')}{epochs}{samples}{steady}."
+    if (observed.steps_made or 0) > observed.steps:  # the others were thinned, or not to be observed
+        steps = f"{observed.steps:,} of {counted(observed.steps_made or 0, 'step')} were recorded"
+        samples = samples and f"{samples} in them"
+        yield f"{steps},{epochs}{samples}{steady}."
+    else:
+        yield f"{counted(observed.steps, 'step')}{epochs}{samples}{steady}."
     if observed.skipped_steps:
         yield f"{counted(observed.skipped_steps, 'step')} skipped, because a gradient was not finite."
     if observed.backward_passes is not None and observed.backward_passes > ACCUMULATES:
