@@ -38,10 +38,11 @@ def test_one_rank_of_64_and_two_of_32_have_the_same_losses(train_digits, norm, l
 
 
 @pytest.mark.ranks
-@pytest.mark.parametrize("ranks", [2, pytest.param(3, id="3, whose sums depend on the order of addition")])
-def test_stopping_in_mid_epoch_and_resuming_is_as_not_stopping(train_digits, ranks):
-    """Bit for bit, with batch statistics, momentum and augmentation."""
-    options = ("train.epochs=3", "train.log_every=1", "model.width=8", "observe.counters=false")
+@pytest.mark.parametrize(("ranks", "graph"), [(2, "false"), (3, "false"), (3, "true")])
+def test_stopping_in_mid_epoch_and_resuming_is_as_not_stopping(train_digits, ranks, graph):
+    """Bit for bit, with batch statistics, momentum and augmentation; sums of three depend on the order of addition."""
+    short = ("train.epochs=3", "train.log_every=1", "model.width=8", "observe.counters=false")
+    options = (*short, f"parallel.static_graph={graph}")
     whole = train_digits(ranks, *options)
     first = train_digits(ranks, *options, "train.stop_after=17")
     rest = train_digits(ranks, *options, resume=first.directory)
@@ -49,6 +50,7 @@ def test_stopping_in_mid_epoch_and_resuming_is_as_not_stopping(train_digits, ran
     steps = [step["step"] for step in whole.steps()]
     assert [step["step"] for step in rest.steps()] == steps[17:]
     assert rest.steps()[0]["tags"][0] == "resumed"
+    assert {step["backward_passes"] for step in whole.steps()} == {1}, "those that settle the buckets are of no step"
     for name in ("train_loss", "test_loss"):  # of the epoch in which it was stopped, and of the later ones
         ended = rest.metric(name)
         assert ended == whole.metric(name)[-len(ended) :]

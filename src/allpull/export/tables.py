@@ -89,10 +89,10 @@ METRICS = {
 EPOCHS = {
     "epoch": frames.STEPS["epoch"],
     "first_step": "number of its first recorded step",
-    "steps": "its steps",
+    "steps": "its steps; those that were recorded, where its times are null",
     "begin_unix_s": f"when it began {UNIX}; null, as all its times: its begin or its end was not recorded",
     "epoch_s": "from there until the next one begins, or training ends: the sum of its five parts",
-    "samples": "of all ranks; null: not known for all",
+    "samples": "of these steps, of all ranks; null: not known for all",
     "samples_per_s": "samples ÷ epoch_s",
     **{f"{name}_s": f"part of epoch_s: {EpochParts.model_fields[name].description}" for name in PARTS},
     "energy_j": "of all accelerators; null: not measured throughout",

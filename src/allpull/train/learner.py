@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,8 +26,6 @@ from allpull.train.optim.optimizer import optimizer_of
 from allpull.train.parallel.ranks import Ranks
 from allpull.train.parallel.strategy import SharedModel, distribute
 from allpull.train.parallel.sync_norm import SampleWeight, sync_norms
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,33 +63,12 @@ class Learner:
         with self.compiled.plain():
             return self.precision.forward(network, images)
 
-    def ready(self, example: Tensor) -> None:
-        """Call before the first step, after any restore; reports what cannot be done as requested.
-
-        ``example``: images as in a step, of any number and content.
-        """
+    def ready(self) -> None:
+        """Call before the first step, after any restore; reports what cannot be done as requested."""
         if self.recorder:
             rate_as_tensor(self.optimizer, self.precision.device)
         if self.not_recorded:
             marks.remark(f"{NOT_RECORDED}: {self.not_recorded}")
-        if self.shared.rebuilds_buckets:
-            run: Callable[[Callable[[], None]], None] = self.recorder.run if self.recorder else _run
-            run(lambda: self._learn_nothing_from(example))
-
-    def _learn_nothing_from(self, images: Tensor) -> None:
-        """A backward pass without effect, by which DistributedDataParallel lays its buckets out for all steps.
-
-        It does so once per process, in the order in which gradients become ready, after its first backward pass. Where
-        a gradient stands in its bucket decides in which order the values of three or more ranks are added: without
-        this, the first step after a restore would round otherwise than the same step of an undisturbed training.
-        """
-        buffers = [buffer.clone() for buffer in self.shared.model.buffers()]
-        devices = [images.device] if images.is_cuda else []
-        with torch.random.fork_rng(devices), self.compiled.plain(), self.shared.micro_step(last=True):
-            self.precision.backward(0 * self.training_logits(images).sum())
-        self.precision.discard(self.optimizer)
-        for buffer, value in zip(self.shared.model.buffers(), buffers, strict=True):
-            buffer.copy_(value)
 
     def discard(self) -> None:
         """Drop the partial state of a step that failed on all ranks.
@@ -141,7 +118,15 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     if spec.parallel.strategy == "fsdp" and ranks.ranks == 1:
         marks.remark("parallel.strategy: a single rank has no weights to shard, and trains without fsdp")
     rounded_to = AUTOCAST.get(train.precision)
-    shared = build_on(lambda: distribute(model, spec.parallel, ranks, translate=compiled, rounded_to=rounded_to))
+
+    def shared_model() -> SharedModel:
+        distributed = distribute(model, spec.parallel, ranks, translate=compiled, rounded_to=rounded_to)
+        example = torch.zeros(2, facts.channels, *facts.pixels, dtype=getattr(torch, spec.model.dtype), device=device)
+        with compiled.plain():
+            settle(distributed, partial(precision.forward, distributed.module, example))
+        return distributed
+
+    shared = build_on(shared_model)
     optimizer = optimizer_of(model, train)  # after ``distribute``, which may replace parameters
     precision.attach(optimizer)
     not_recorded = ""
@@ -164,6 +149,21 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
         recorder=None if not_recorded else recorder,
         not_recorded=not_recorded,
     )
+
+
+def settle(shared: SharedModel, forward: Callable[[], Tensor]) -> None:
+    """Backward passes without effect, after which DistributedDataParallel lays out its buckets for all steps.
+
+    Where a gradient stands in its bucket decides in which order the values of three or more ranks are added: without
+    this, the first step after a restore would round otherwise than that of an undisturbed training.
+    """
+    buffers = [buffer.clone() for buffer in shared.model.buffers()]
+    for _ in range(shared.unsettled_passes):
+        with shared.micro_step(last=True):
+            torch.autograd.backward(0 * forward().sum())
+        shared.model.zero_grad()
+    for buffer, value in zip(shared.model.buffers(), buffers, strict=True):
+        buffer.copy_(value)
 
 
 def checkpoints_of(spec: RunSpec, facts: Facts, ranks: Ranks, learner: Learner, folder: Path) -> Checkpoints:
@@ -193,5 +193,5 @@ def checkpoints_of(spec: RunSpec, facts: Facts, ranks: Ranks, learner: Learner, 
     )
 
 
-def _run(work: Callable[[], T]) -> T:
+def _run(work: Callable[[], SharedModel]) -> SharedModel:
     return work()

@@ -108,8 +108,7 @@ class Training:
                 f"{train.resume} has already trained {self.progress.epoch} epochs, and train.epochs is {train.epochs}",
                 hint="request more epochs with --set train.epochs=…",
             )
-        example = torch.zeros(2, facts.channels, *facts.pixels, dtype=dtype, device=ranks.device)
-        learner.ready(example.to(memory_format=torch.channels_last))
+        learner.ready()
 
     def epoch(self) -> bool:
         """Train the rest of this epoch and score it; False: stopped within it, by ``train.stop_after`` or a warning."""

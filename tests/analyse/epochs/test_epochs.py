@@ -195,6 +195,14 @@ def test_epochs_are_as_long_as_marks_say_where_steps_were_not_kept(
     assert ("epoch 3 is left out: its last steps were not recorded" in found.notes) is not last_is_known
 
 
+def test_steps_before_the_first_epoch_that_were_not_recorded_are_of_none(make_run: Callable[..., AlignedRun]) -> None:
+    edges = [100.0 * step for step in range(13)]
+    marks = [mark(epoch, 4 + 4 * epoch, 400 + 400 * epoch) for epoch in range(2)]
+    whole = make_run([edges], [[0.0] * 12], [{"epochs": marks, "end": End(kind="end", steps=12, t_ns=ns(1300))}])
+    run = AlignedRun(replace(whole.data, steps=whole.data.steps.filter(pl.col("step") > 4)))
+    assert [(one.number, one.steps) for one in epochs_of(run).complete] == [(0, 4), (1, 4)]
+
+
 def test_a_last_epoch_with_fewer_steps_than_stated_is_left_out(make_run: Callable[..., AlignedRun]) -> None:
     stated = Metric(kind="metric", name="steps_per_epoch", value=2.0, step=0, epoch=0, t_ns=ns(0))
     run = make_run(

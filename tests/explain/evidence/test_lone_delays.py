@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.explain.made import STEPS, facts, found, job
 
-from allpull.explain.evidence.lone_delays import LISTED, lone_delays
+from allpull.explain.evidence.lone_delays import LISTED, MOST, lone_delays
 
 RANKS = 4
 
@@ -28,11 +28,13 @@ def test_one_long_delay_of_a_rank_is_told_with_its_step_and_its_share() -> None:
 
 
 def test_a_delay_for_which_a_finding_answers_needs_no_note() -> None:
-    window = job(RANKS, forward=delayed(1, 3.0))
+    once, often = (job(RANKS, forward=delayed(times, 3.0)) for times in (1, MOST + 1))
     (named,) = found(job(RANKS, forward=np.full((STEPS, RANKS), 0.02) * (np.arange(RANKS) == 2))).findings
-    for answer in (named, named.model_copy(update={"rule": "rotating-imbalance", "ranks": []})):
-        assert lone_delays(facts(window), [answer]) == []
-    assert lone_delays(facts(window), [named.model_copy(update={"ranks": [1]})])
+    in_turn = named.model_copy(update={"rule": "rotating-imbalance", "ranks": []})
+    assert lone_delays(facts(once), [named]) == []
+    assert lone_delays(facts(often), [in_turn]) == []
+    assert lone_delays(facts(once), [in_turn]), "a few are none of those that come in turn"
+    assert lone_delays(facts(once), [named.model_copy(update={"ranks": [1]})])
 
 
 @pytest.mark.parametrize(("times", "by_s"), [(1, 0.05), (0, 0.0)])

@@ -93,19 +93,23 @@ def _of_rank(
     numbers, begins, ends, inputs = (records[name] for name in ("step", "begin_ns", "end_ns", "input_ns"))
     if not numbers.size:
         return []
-    after_last = max(int(numbers[-1]) + 1, min(int(numbers[0]), marks[0][0].step) + made)
+    after_last = int(numbers[-1]) + 1
+    if made:  # from 0 on, or in a resumed training from where it went on
+        after_last = max(after_last, made if made >= after_last else min(int(numbers[0]), marks[0][0].step) + made)
     limits = [*(mark.step for mark, _ in marks[1:]), after_last]
     prepared = prepared_ns(records, [mark.step for mark, _ in marks])
     before: Counter[int] = Counter()
-    epochs = []
+    epochs: list[RankEpoch] = []
     for (mark, mark_ns), limit in zip(marks, limits, strict=True):
         if limit <= mark.step:
             continue  # begun again, or the run ended
         row, next_row = np.searchsorted(numbers, [mark.step, limit]).tolist()
         has_first = row < next_row and numbers[row] == mark.step
         begin_ns, batch_ns = mark_ns, 0
+        if is_marked_late:
+            ended_ns = int(begins[row]) if has_first else next((one.last_step_ns for one in epochs[-1:]), None)
+            begin_ns = max([ended_ns, *(end for _, end in spans if end <= mark_ns)]) if ended_ns else mark_ns
         if is_marked_late and has_first:
-            begin_ns = max([int(begins[row]), *(end for _, end in spans if end <= mark_ns)])
             learned_ns = mark_ns - int(records["forward_ns"][row]) // max(int(records["backward_passes"][row]), 1)
             batch_ns = min(learned_ns, begin_ns + int(inputs[row] + prepared[row]))
         last_ns = None

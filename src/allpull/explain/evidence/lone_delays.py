@@ -17,21 +17,24 @@ from allpull.units import percent, show_time
 
 LEAST = 0.03  # of the time of all steps
 STEPS = 3.0  # as long as so many usual steps: less is jitter
+MOST = 3  # delays that no rule is made for
 LISTED = 6  # steps that are named one by one
 PART = 0.5  # of a delay: in a step with an evaluation, a checkpoint or a first batch the rest is theirs
 IN_TURN = frozenset({"rotating-imbalance", "uneven-batches"})
-"""The rules that answer for delays of whichever rank they fall on."""
+"""The rules that answer for delays of whichever rank they fall on, if there are more than a few."""
 
 
 def lone_delays(facts: Facts, found: Sequence[Finding]) -> list[str]:
     """A note on each of the longest delays that one rank cost the others, but where a finding answers for them."""
     window = facts.window
-    if facts.blame is None or not window.steps.size or any(one.rule in IN_TURN for one in found):
+    if facts.blame is None or not window.steps.size:
         return []
     named = {rank for one in found for rank in one.ranks}
     lost_s, late = facts.blame.delay_s.max(axis=1), facts.blame.late_s.argmax(axis=1)
     least_s = max(LEAST * window.measured_s, STEPS * float(np.median(window.wall_s)))
     large = np.flatnonzero((lost_s > least_s) & (~window.odd | (_own_s(window, late) > PART * lost_s)))
+    if large.size > MOST and any(one.rule in IN_TURN for one in found):
+        return []
     return [
         _note(facts, large[late[large] == rank], rank, lost_s)
         for rank in np.unique(late[large]).tolist()
@@ -44,10 +47,11 @@ def _note(facts: Facts, rows: NDArray[np.int64], rank: int, lost_s: Floats) -> s
     waited_s, steps = float(lost_s[rows].sum()), [f"{step:,}" for step in facts.window.steps[rows[:LISTED]]]
     more = f" and {rows.size - LISTED:,} more" if rows.size > LISTED else ""
     begins = ", in each of which an epoch begins," if rows.size > 1 and facts.first[rows].all() else ""
+    told = "so few delays do not tell what a longer run loses" if rows.size <= MOST else "no rule tells why"
     return (
         f"in step{'s' * (rows.size > 1)} {', '.join(steps)}{more}{begins} the others waited {show_time(waited_s)} for "
         f"rank {rank}, {percent(waited_s / facts.window.measured_s)} of the time of all {facts.window.steps.size:,} "
-        "steps; so few delays do not tell what a longer run loses"
+        f"steps; {told}"
     )
 
 

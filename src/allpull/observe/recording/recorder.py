@@ -268,7 +268,8 @@ class Recorder:
         """Discard what was counted so far; the step begins now."""
         self.leave_until(0)
         self.spent = [0] * len(self.spent)
-        self._reductions = []
+        self._reductions, self.elements, self.passes = [], None, None
+        self.collectives.clear()
         self.queue.since()
         self.begin_ns = self.queue_read_ns = self.clock_ns()
 
@@ -281,10 +282,11 @@ class Recorder:
 
     def epoch(self, number: int, step: Optional[int] = None) -> None:
         """Epoch ``number`` begins; ``step`` is the number of its next step where training was resumed."""
+        if step is not None and self._epoch_step < 0 and not self.step_number:
+            self.begin_here()  # passes before the first step of a training are of none
         now = self.clock_ns()
         if step is not None and step != self.step_number:
-            self._first += step - self.step_number
-            self.step_number = step
+            self._first, self.step_number = self._first + step - self.step_number, step
             self.tags.append("resumed")
         if self._epoch_step < 0 or self.step_number - self._epoch_step != 1:  # passes of one batch have no others
             self.tags.append("first_batch")
@@ -300,8 +302,7 @@ class Recorder:
 
     def metric(self, name: str, value: Optional[float], step: Optional[int] = None) -> None:
         """A metric of the training as of ``step``; a value that is not finite is written as null."""
-        now = self.clock_ns()
-        finite = value is not None and math.isfinite(value)
+        now, finite = self.clock_ns(), value is not None and math.isfinite(value)
         event = {"kind": "metric", "name": name, "value": value if finite else None}
         at = self.step_number if step is None else step
         often = name.startswith("train_")  # many per epoch; a metric that comes once must not be thinned out
@@ -309,8 +310,7 @@ class Recorder:
 
     def remark(self, text: str) -> None:
         """A note for the readers of the run."""
-        now = self.clock_ns()
-        clean, _ = redact.text(text[:1000])
+        now, (clean, _) = self.clock_ns(), redact.text(text[:1000])
         self.journal.event({"kind": "remark", "text": clean, "t_ns": now}, now)
 
     def restarted(self, attempt: int, steps_before: int) -> None:

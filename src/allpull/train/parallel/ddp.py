@@ -91,6 +91,17 @@ def wrap(model: nn.Module, parallel: ParallelSpec, ranks: Ranks) -> Ddp:
     return Ddp(module, ranks, compress(module, parallel))
 
 
+def unsettled_passes(parallel: ParallelSpec) -> int:
+    """After how many backward passes DistributedDataParallel has laid out its buckets; 0: none may be made for that.
+
+    It does so once per process, in the order in which gradients became ready in the first pass, or in the second one of
+    a static graph, whose first pass only counts them.
+    """
+    if parallel.compression == "powersgd":
+        return 0
+    return 2 if parallel.static_graph else 1
+
+
 def options(parallel: ParallelSpec) -> dict[str, Any]:
     """The arguments of DistributedDataParallel for ``parallel`` in this version of torch.
 

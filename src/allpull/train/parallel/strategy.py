@@ -61,8 +61,8 @@ class SharedModel:
     Call ``module`` to train. ``model`` is the network itself: evaluate it (within ``gathered()``), and make the
     optimizer from its parameters after distribution. Gradients are averaged over ranks: weight a rank's loss by its
     share of the global batch times the number of ranks. ``powersgd`` is the communication hook with its error feedback,
-    if that compression is used. ``rebuilds_buckets``: the first backward pass decides in which order the gradients of
-    ranks are added in later ones; two numbers have one sum, and PowerSGD's passes cannot be without effect.
+    if that compression is used. ``unsettled_passes``: after so many backward passes the order stays in which the
+    gradients of ranks are added; 0 for one or two ranks, and for PowerSGD, whose passes cannot be without effect.
     """
 
     model: nn.Module
@@ -70,7 +70,7 @@ class SharedModel:
     exchange: GradientExchange
     rank: int
     powersgd: PowerSgd | None = None
-    rebuilds_buckets: bool = False
+    unsettled_passes: int = 0
 
     def micro_step(self, *, last: bool) -> AbstractContextManager[None]:
         """The context of forward and backward of one micro-batch; all ranks have equally many.
@@ -148,7 +148,7 @@ def distribute(
             exchange=wrapped,
             rank=ranks.rank,
             powersgd=wrapped.powersgd,
-            rebuilds_buckets=ranks.ranks > 2 and wrapped.powersgd is None,
+            unsettled_passes=ddp.unsettled_passes(parallel) if ranks.ranks > 2 else 0,
         )
     broadcast_from_rank_0(model, ranks.device)
     exchange: GradientExchange

@@ -10,7 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.replay.windows import late, rotating
 
-from allpull.explain.evidence.late.outliers import _late_for_a_while, is_correlated, outliers, without_pauses
+from allpull.explain.evidence.late.outliers import (
+    _late_for_a_while,
+    is_correlated,
+    outliers,
+    regular_pauses,
+    without_pauses,
+)
 from allpull.replay.leave_one_out import beyond_others
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -226,6 +232,18 @@ def test_four_regular_pauses_of_48_are_a_habit_where_no_other_rank_pauses() -> N
     assert (one.rank, one.every) == (0, 12)
     work[[5, 30], 1] += 0.5
     assert not outliers(work).ranks
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 64])
+def test_a_rank_that_pauses_at_random_is_not_regular(ranks: int) -> None:
+    """Four to six pauses in 60 steps, all on rank 0: in which steps is what tells."""
+    rng = np.random.default_rng(5)
+    regular = 0
+    for number in (4, 5, 6) * 30:
+        work = rng.normal(0.1, 0.001, (60, ranks))
+        work[rng.choice(60, number, replace=False), 0] += 0.5
+        regular += bool(regular_pauses(work)[1])
+    assert regular == 0
 
 
 @pytest.mark.parametrize("between", [slice(39, None, 20), slice(4, 120, 20), slice(39, 180, 20)])

@@ -261,11 +261,12 @@ for epoch in range(2):
     assert len(run.events("epoch")) == 2
 
 
-def test_train_ends_an_evaluation(watched: Watch) -> None:
+@pytest.mark.parametrize("begin", ["model.eval()", "model.train(False)"])
+def test_train_ends_an_evaluation(watched: Watch, begin: str) -> None:
     """What follows, as a plot on rank 0, is none; and ``train`` is torch's own again, whoever calls it."""
     run = watched(
         TRAINING
-        + """
+        + f"""
 import time
 plain = nn.Module.train
 for epoch in range(2):
@@ -273,7 +274,7 @@ for epoch in range(2):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
-    model.eval()
+    {begin}
     nn.Linear(2, 2).train()
     with torch.no_grad():
         model(x)
@@ -286,6 +287,37 @@ for epoch in range(2):
     assert [span.name for span in spans] == ["evaluation"] * 2
     assert all(span.end_ns - span.begin_ns < 0.4e9 for span in spans)
     assert [step.samples for step in run.steps()] == 2 * SAMPLES
+
+
+def test_train_that_a_program_replaces_while_it_evaluates_stays_the_programs(watched: Watch) -> None:
+    run = watched(
+        TRAINING
+        + """
+import threading, time
+for epoch in range(4):
+    for x, y in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    model.eval()
+    if epoch == 1:
+        before = nn.Module.train
+        def mine(self, mode=True):
+            return before(self, mode)
+        nn.Module.train = mine
+    other = threading.Thread(target=nn.Linear(2, 2).train)
+    other.start()
+    other.join()
+    with torch.no_grad():
+        model(x)
+    model.train()
+    time.sleep(0.5)
+assert nn.Module.train is mine
+"""
+    )
+    assert run.code == 0, run.err
+    assert len(run.events("span")) == 4
+    assert all(span.end_ns - span.begin_ns < 0.4e9 for span in run.events("span"))
 
 
 VALIDATING = """

@@ -64,7 +64,8 @@ FEW_DRAWS = 4.5
 ALIKE_STEPS = 12.0
 INDEPENDENT = 2.0  # steps that count as one draw, at most
 STEADY_SHARE = 0.5  # of its mean excess: a rank that is as often early as late has less
-LEAST_PAUSES = 4  # fewer are no habit
+LEAST_PAUSES = 4  # fewer on one rank alone may be anybody's
+REGULAR = 1e-3  # of the ways to choose as many steps: a rank that pauses at random is as regular as seldom
 PAUSE = 0.25  # of the work of a step: longer than any jitter
 PAUSE_SDS = 8.0  # and than its own steps vary by
 LASTING = 0.9  # of the steps of a while, beyond the noise of the others
@@ -263,7 +264,7 @@ def regular_pauses(work_s: Floats) -> tuple[Bools, dict[int, int]]:
     own = work_s - np.median(work_s, axis=0)
     longest = pauses | ((own >= least_s) & (pauses.any(axis=1, keepdims=True)))  # a longer one of another rank hides it
     number = pauses.sum(axis=0)
-    for rank in np.flatnonzero(number >= LEAST_PAUSES):
+    for rank in np.flatnonzero(number > 1):
         places = np.flatnonzero(pauses[:, rank])
         every = int(np.bincount(np.diff(places)).argmax())
         if every == 1:  # one disturbance that lasted
@@ -274,8 +275,8 @@ def regular_pauses(work_s: Floats) -> tuple[Bools, dict[int, int]]:
         for due in (throughout, between):
             found = float(more[due, rank].sum()) >= MOST_OF_IT * float(more[places, rank].sum())
             by_chance = _chance(steps, due.size, anywhere=due is between)
-            if number[rank] == number.sum():  # nor is it chance that all of them are on one rank
-                by_chance *= float(number.size) ** (1 - due.size)
+            if by_chance < REGULAR and due.size >= LEAST_PAUSES and number[rank] == number.sum():
+                by_chance *= float(number.size) ** (1 - due.size)  # nor is it chance that all of them are on one rank
             if found and longest[due, rank].all() and by_chance < SELDOM:
                 apart[due, rank] = True
                 intervals[int(rank)] = every

@@ -73,9 +73,8 @@ class NotLearning(Phases):
     def is_still_evaluated(self) -> bool:
         """Whether an evaluation that began by ``eval()`` goes on; it ends if its network is back in training mode."""
         recorder = self.recorder
-        if recorder is None or not (self.is_own_thread and self._evaluation.is_by_mode):
-            return False
-        self._evaluation.look(recorder)
+        if recorder is not None and self._evaluation.is_by_mode and self.is_own_thread:
+            self._evaluation.look(recorder)
         return self._evaluation.is_by_mode
 
     @safely("evaluation")

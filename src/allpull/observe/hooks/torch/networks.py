@@ -40,6 +40,7 @@ class Networks:
         self._shells: "weakref.WeakSet[Any]" = weakref.WeakSet()
         self._recent: Deque["weakref.ref[Any]"] = deque(maxlen=MOST_RECENT)
         self._waits_for_training = False
+        self._observed_train: Optional[Callable[..., Any]] = None
         self._untrained = Untrained(inference, self._wrap_untrained)
         self.see_inputs: Optional[Callable[[Iterable[Any]], None]] = None  # called with the inputs of each call
 
@@ -174,14 +175,23 @@ class Networks:
                 return evaluate(module)
             self._evaluates(module)
             answer = evaluate(module)
-            self._wrap_train(base)
+            self._wrap_train()
             return answer
 
         base.eval = observed
 
-    def _wrap_train(self, base: Any) -> None:
-        """Wrap ``train`` while an evaluation by ``eval()`` goes on, which it ends."""
+    def _wrap_train(self) -> None:
+        """Wrap ``train`` while an evaluation by mode goes on, which it ends.
+
+        Where others have wrapped it meanwhile, it stays wrapped, once.
+        """
+        from torch import nn  # noqa: PLC0415  this runs after torch was imported
+
+        base: Any = nn.Module
         if self._waits_for_training or not self._inference.is_still_evaluated():
+            return
+        self._waits_for_training = True
+        if self._observed_train is not None:
             return
         train = base.train
 
@@ -192,9 +202,10 @@ class Networks:
                 self._waits_for_training = False
                 if base.train is observed:
                     base.train = train
+                    self._observed_train = None
             return answer
 
-        self._waits_for_training = True
+        self._observed_train = observed
         base.train = observed
 
     def _wrap_freezing(self, base: Any) -> None:
@@ -271,6 +282,7 @@ class Networks:
         calls = self._inference.deferred
         if calls.has_learned and not (is_grad_enabled() or _bare(network).training):
             self._inference.is_evaluated(_in_training(network))
+            self._wrap_train()
         return calls.followed().forward_begins(inputs, learns)
 
     @safely("networks")
