@@ -21,8 +21,7 @@ What to do
 When it is wrong
     Under `no_sync` each rank holds the gradients of its own passes, as it would anyway. A program that uses
     averaged gradients between the passes needs them reduced there, as sharpness-aware minimisation does (SAM), which
-    moves the weights by them. On an accelerator only the last reduction of a step
-    is timed, and the rule is silent.
+    moves the weights by them. On an accelerator only the last reduction of a step is timed, and the rule is silent.
 """
 
 from __future__ import annotations

@@ -69,9 +69,7 @@ class Settings:
     @safely("DDP settings")
     def _returned(self, reducer: Any, spent: "Spent", bucket: Any) -> None:
         """The hook of ``reducer`` has handed over ``bucket``, when it called its first collective."""
-        recorder = self._inference.recorder
-        if recorder is not None:
-            spent.step = recorder.step_number
+        spent.step = self._inference.step_number
         first_ns, owner = self._collectives.first_ns, reducer()
         if first_ns:
             number = next((number for number, network in self._networks() if network.reducer is owner), None)
