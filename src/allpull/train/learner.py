@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -118,15 +117,9 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     if spec.parallel.strategy == "fsdp" and ranks.ranks == 1:
         marks.remark("parallel.strategy: a single rank has no weights to shard, and trains without fsdp")
     rounded_to = AUTOCAST.get(train.precision)
-
-    def shared_model() -> SharedModel:
-        distributed = distribute(model, spec.parallel, ranks, translate=compiled, rounded_to=rounded_to)
-        example = torch.zeros(2, facts.channels, *facts.pixels, dtype=getattr(torch, spec.model.dtype), device=device)
-        with compiled.plain():
-            settle(distributed, partial(precision.forward, distributed.module, example))
-        return distributed
-
-    shared = build_on(shared_model)
+    shared = build_on(lambda: distribute(model, spec.parallel, ranks, translate=compiled, rounded_to=rounded_to))
+    example = torch.zeros(2, facts.channels, *facts.pixels, dtype=getattr(torch, spec.model.dtype), device=device)
+    build_on(lambda: settled(shared, compiled, lambda: precision.forward(shared.module, example)))
     optimizer = optimizer_of(model, train)  # after ``distribute``, which may replace parameters
     precision.attach(optimizer)
     not_recorded = ""
@@ -151,19 +144,20 @@ def learner_of(spec: RunSpec, facts: Facts, ranks: Ranks) -> Learner:
     )
 
 
-def settle(shared: SharedModel, forward: Callable[[], Tensor]) -> None:
-    """Backward passes without effect, after which DistributedDataParallel lays out its buckets for all steps.
+def settled(shared: SharedModel, compiled: Compiled, forward: Callable[[], Tensor]) -> SharedModel:
+    """``shared`` after passes without effect, by which DistributedDataParallel lays out its buckets for all steps.
 
     Where a gradient stands in its bucket decides in which order the values of three or more ranks are added: without
     this, the first step after a restore would round otherwise than that of an undisturbed training.
     """
     buffers = [buffer.clone() for buffer in shared.model.buffers()]
     for _ in range(shared.unsettled_passes):
-        with shared.micro_step(last=True):
+        with compiled.plain(), shared.micro_step(last=True):
             torch.autograd.backward(0 * forward().sum())
         shared.model.zero_grad()
     for buffer, value in zip(shared.model.buffers(), buffers, strict=True):
         buffer.copy_(value)
+    return shared
 
 
 def checkpoints_of(spec: RunSpec, facts: Facts, ranks: Ranks, learner: Learner, folder: Path) -> Checkpoints:
