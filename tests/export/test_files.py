@@ -117,6 +117,19 @@ def test_an_epoch_whose_end_was_not_recorded_has_no_times(tmp_path: Path) -> Non
     assert int(last["first_step"]) == int(whole["first_step"]) + int(whole["steps"])
 
 
+def test_a_second_training_of_a_process_has_rows_of_its_own(tmp_path: Path) -> None:
+    """It began with epoch 0 again, and was killed within it."""
+    run, out = tmp_path / "twice", str(tmp_path / "out")
+    shutil.copytree(RUNS / "v1.0", run)
+    last = max(json.loads(line)["epoch"] for line in (run / "steps/rank-00000.jsonl").read_text().splitlines()[1:])
+    for file in [*run.glob("events/*.jsonl"), *run.glob("steps/*.jsonl")]:
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        again = [{**one, "epoch": 0} if one.get("epoch") == last else one for one in lines if one.get("kind") != "end"]
+        file.write_text("".join(json.dumps(one) + "\n" for one in again))
+    table = rows(Path(export_run(open_run(run), "csv", out, replace=False).place) / "epochs.csv")
+    assert [(row["epoch"], bool(row["epoch_s"])) for row in table[:: last or 1]] == [("0", True), ("0", False)]
+
+
 def test_parquet_has_the_same_rows_with_types_for_pyarrow(tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     run = open_run(RUNS / "v1.5")

@@ -88,8 +88,8 @@ METRICS = {
 }
 EPOCHS = {
     "epoch": frames.STEPS["epoch"],
-    "first_step": "number of its first recorded step",
-    "steps": "its steps; those that were recorded, where its times are null",
+    "first_step": "number of its first step",
+    "steps": "its steps; where its times are null, those that were recorded",
     "begin_unix_s": f"when it began {UNIX}; null, as all its times: its begin or its end was not recorded",
     "epoch_s": "from there until the next one begins, or training ends: the sum of its five parts",
     "samples": "of these steps, of all ranks; null: not known for all",
@@ -252,8 +252,11 @@ def epochs(aligned: AlignedRun) -> pl.DataFrame:
 
 def _without_times(aligned: AlignedRun, complete: Sequence[Epoch]) -> pl.DataFrame:
     """Steps and samples of each epoch that was recorded, but of which begin or end were not."""
+    steps = aligned.data.steps
+    edges = np.array([(one.first_step, one.first_step + one.steps) for one in complete], dtype=np.int64).reshape(-1, 2)
+    begun, ended = (np.searchsorted(edge, steps["step"].to_numpy(), side="right") for edge in edges.T)
     return (
-        aligned.data.steps.filter(~pl.col("epoch").is_in([one.number for one in complete]))
+        steps.filter(pl.Series(begun == ended))
         .group_by("epoch")
         .agg(
             pl.col("step").min().alias("first_step"),
