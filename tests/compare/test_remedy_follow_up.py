@@ -289,7 +289,7 @@ def test_what_a_cut_run_gave_is_not_read_once_its_records_are_whole_again(run: R
 
 
 def test_what_another_allpull_kept_is_not_read(run: RunData, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(derived, "__version__", "0.0.1")
+    monkeypatch.setattr(derived, "build", lambda: "0.0.1")
     assert cached_explanation(run.directory, run.record) is None
 
 

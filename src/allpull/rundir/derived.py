@@ -1,7 +1,7 @@
 """Cache what was computed from a run in its ``derived`` folder; a missing cache is computed again.
 
-Each file has a key: a digest of the sizes and times of the records, of allpull's version, and of itself. A file
-that no longer matches its key is not read: the records have changed, or another version of allpull made it. Nor is
+Each file has a key: a digest of the sizes and times of the records, of this build of allpull, and of itself. A file
+that no longer matches its key is not read: the records have changed, or another build of allpull made it. Nor is
 the folder used where another user can write: a key can be computed by anybody.
 """
 
@@ -17,12 +17,12 @@ from pathlib import Path
 
 from allpull.errors import RunDirError
 from allpull.rundir import layout, safe_open
+from allpull.rundir.build import build
 from allpull.rundir.run_record import read_record
 from allpull.rundir.write import private_folder, replaced_file, whole_file
 from allpull.schema.explained import ExplainResult
 from allpull.schema.reported import ScalingReport
 from allpull.schema.run import UNENDED, RunRecord
-from allpull.version import __version__
 
 MAX_BYTES = 64 << 20  # seconds of every phase of 100,000 ranks
 MIN_BYTES = 8 << 20  # of all files of a run; fewer are read in less time than it takes to start
@@ -58,7 +58,7 @@ def result_key(directory: Path, text: str, *, least_bytes: int | None = None) ->
         return None
     if max(max(identity[3:]) for identity in files.values()) > now_ns - SETTLED_NS:
         return None
-    whole = hashlib.sha256(f"{__version__} {(root / layout.TIMELINE).exists()}".encode())
+    whole = hashlib.sha256(f"{build()} {(root / layout.TIMELINE).exists()}".encode())
     for name, identity in files.items():
         whole.update(f"\n{name} {identity}".encode("utf-8", "backslashreplace"))
     return ResultKey(root=root, text=text, digest=whole.hexdigest())
@@ -188,7 +188,7 @@ def is_private(root: Path) -> bool:
 
 
 def _key(root: Path, blob: bytes) -> str | None:
-    """The digest that binds ``blob`` to the records in ``root`` and to this version of allpull.
+    """The digest that binds ``blob`` to the records in ``root`` and to this build of allpull.
 
     The size and times of a record stand for its content, so that listing runs does not read them. None: one is gone.
 
@@ -201,7 +201,7 @@ def _key(root: Path, blob: bytes) -> str | None:
         records = {name: safe_open.file_identity(root, name) for name in names}
     except (OSError, ValueError):
         return None
-    whole = hashlib.sha256(f"{__version__} {hashlib.sha256(blob).hexdigest()}".encode())
+    whole = hashlib.sha256(f"{build()} {hashlib.sha256(blob).hexdigest()}".encode())
     for name, record in records.items():
         whole.update(f"\n{name} {record}".encode("utf-8", "backslashreplace"))
     return whole.hexdigest()

@@ -221,7 +221,7 @@ class StudyResult(Record):
 
 
 class KeptRun(Record):
-    """The metrics of one run, and the digest of its files and of allpull's version that they belong to."""
+    """The metrics of one run, and the digest of its files and of the build of allpull that they belong to."""
 
     digest: str
     metrics: RunMetrics
