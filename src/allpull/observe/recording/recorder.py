@@ -310,8 +310,8 @@ class Recorder:
 
     def remark(self, text: str) -> None:
         """A note for the readers of the run."""
-        now, (clean, _) = self.clock_ns(), redact.text(text[:1000])
-        self.journal.event({"kind": "remark", "text": clean, "t_ns": now}, now)
+        now = self.clock_ns()
+        self.journal.event({"kind": "remark", "text": redact.text(text[:1000])[0], "t_ns": now}, now)
 
     def restarted(self, attempt: int, steps_before: int) -> None:
         """This rank continues after an earlier attempt, which had recorded ``steps_before`` steps."""

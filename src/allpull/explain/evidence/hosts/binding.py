@@ -60,13 +60,7 @@ def has_fewer(machine: Machine, rank: int) -> bool:
 
 def share_no_cpus(machine: Machine, ranks: Sequence[int]) -> bool:
     """Whether each of ``ranks`` is bound to CPUs that no other rank of its host may use."""
-    for rank in ranks:
-        others = [one for one in machine.ranks_of(machine.hosts[rank]) if one != rank]
-        if any(one not in machine.bound for one in (rank, *others)):
-            return False
-        if not set(machine.bound[rank]).isdisjoint(cpu for one in others for cpu in machine.bound[one]):
-            return False
-    return True
+    return all(_cpus_of(machine, rank) == len(machine.bound.get(rank, ())) for rank in ranks)
 
 
 def fewer_cpus(machine: Machine, ranks: Sequence[int]) -> tuple[Evidence, ...]:

@@ -185,14 +185,14 @@ class Networks:
 
         Where others have wrapped it meanwhile, it stays wrapped, once.
         """
-        from torch import nn  # noqa: PLC0415  this runs after torch was imported
-
-        base: Any = nn.Module
         if self._waits_for_training or not self._inference.is_still_evaluated():
             return
         self._waits_for_training = True
         if self._observed_train is not None:
             return
+        from torch import nn  # noqa: PLC0415  this runs after torch was imported
+
+        base: Any = nn.Module
         train = base.train
 
         @functools.wraps(train)
