@@ -58,7 +58,7 @@ def explain(  # noqa: PLR0917  typer reads the options
 ) -> None:
     """Explain where the time of a run went, and what to change.
 
-    Each finding names the ranks at fault, what they cost, and what its remedy gains. The exit code is 4 if its
+    Each finding names the ranks at fault, what they cost, and what its remedy gains. The exit code is 4 if the
     records explain nothing: there is no step in them, or steps of ranks cannot be compared; the reason is printed.
     """
     if rules or rule is not None:
