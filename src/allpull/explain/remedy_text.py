@@ -8,12 +8,12 @@ Names of hosts come from run directories, which are untrusted input.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from allpull.explain.evidence.hosts.binding import Confined
+from allpull.explain.evidence.hosts.binding import Confined, share_no_cpus
 from allpull.explain.evidence.hosts.machine import Machine
 from allpull.explain.evidence.start import Start
 from allpull.explain.remedy import Action, environment, joined, program, sentence, shell, starter, within
@@ -61,8 +61,13 @@ def variable(start: Start, name: str, value: object) -> Action:
     return starter(f"mpirun -x {setting}", name) if start.by_mpi else environment(f"export {setting}", name)
 
 
-def own_cores(start: Start, machine: Machine) -> Action:
-    """How to bind each rank to cores that no other rank uses."""
+def own_cores(start: Start, machine: Machine, ranks: Sequence[int] | None = None) -> Action:
+    """How to bind ``ranks``, None: all, to cores that no other rank uses; empty where they are bound so."""
+    is_so = share_no_cpus(machine, range(len(machine.hosts)) if ranks is None else ranks)
+    return Action() if is_so else _bound_to_cores(start, machine)
+
+
+def _bound_to_cores(start: Start, machine: Machine) -> Action:
     if start.sets("launch.bind"):
         return starter("--set launch.bind=cores", "launch.bind")
     commands = {"srun": f"srun --cpu-bind=cores --cpus-per-task={_cpus_per_rank(machine)}", "mpirun": BIND_BY_MPI}
@@ -87,7 +92,7 @@ def more_cpus(start: Start, machine: Machine, few: Confined) -> Action:
 
 def equal_cpus(start: Start, machine: Machine) -> Action:
     """How to let a rank run on as many CPUs as the others."""
-    how = own_cores(start, machine) if start.starter in {"srun", "mpirun"} else UNBOUND
+    how = _bound_to_cores(start, machine) if start.starter in {"srun", "mpirun"} else UNBOUND
     return within("let it run on as many CPUs as the others: ", how)
 
 

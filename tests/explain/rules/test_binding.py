@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.explain.made import STEPS, crowded, found, job
 from tests.explain.rules.test_remedies import record
-from tests.replay.windows import late
+from tests.replay.windows import late, rotating
 
 import allpull
 from allpull.explain.evidence.hosts.machine import Machine
@@ -73,6 +73,17 @@ def test_ranks_with_cpus_of_their_own_are_not_told_to_bind_themselves(
     assert (finding.rule, finding.ranks) == ("cpu-contention", [1])
     assert ("its own cores" in finding.remedy or "as many CPUs" in finding.remedy) is advised
     assert "check with top what else runs there" in finding.remedy
+
+
+@pytest.mark.parametrize("is_bound", [True, False])
+@pytest.mark.parametrize("command", ["allpull train digits -n 4", "allpull run -n 4 -- train.py"])
+def test_ranks_late_in_turn_are_told_to_bind_themselves_unless_they_are_bound(command: str, is_bound: bool) -> None:
+    machine = Machine(hosts=("node1",) * 4, bound={rank: frozenset({rank}) for rank in range(4) if is_bound})
+    made, start = job(4, forward=rotating(4, STEPS, by_s=0.02)), start_of(record(command))
+    (finding,) = found(made, machine, start=start).findings
+    assert finding.rule == "rotating-imbalance"
+    assert any(how in finding.remedy for how in ("launch.bind", "sched_setaffinity")) is not is_bound
+    assert not re.search(r"[,:] ?([,;]|$)", finding.remedy)
 
 
 PROGRAM = """

@@ -47,13 +47,7 @@ from allpull.analyse.steps.grid import Floats
 from allpull.explain.candidate import Candidate, Removal, as_recorded, seconds, share
 from allpull.explain.evidence.facts import Facts
 from allpull.explain.evidence.host_overhead import exchange_waits_for_cpus, has_small_buckets
-from allpull.explain.evidence.hosts.binding import (
-    confined,
-    confinement,
-    fewer_cpus,
-    has_fewer,
-    share_no_cpus,
-)
+from allpull.explain.evidence.hosts.binding import confined, confinement, fewer_cpus, has_fewer
 from allpull.explain.evidence.late.cpu_waiting import (
     COMPUTING,
     CROWDED,
@@ -87,6 +81,7 @@ from allpull.units import percent, show_time
 OWN_PROGRAM = 0.5  # of the CPUs: a job that keeps fewer busy has enough of them once it is alone
 ON_CPUS = ("forward", "backward", "optimizer")
 ON_HOSTS = ("copy", "host")  # of ranks whose accelerators compute
+EACH_ITS_OWN = "give each rank its own cores: "
 AT_MOST = 0.9  # of computation: for the remaining tenth it had a CPU, or it would not have ended
 
 
@@ -116,7 +111,7 @@ def _some(facts: Facts, shares: Floats) -> Candidate:
     if any(has_fewer(facts.machine, rank) for rank in ranks):
         cores = equal_cpus(facts.start, facts.machine)
     else:
-        cores = _bound(facts, ranks)
+        cores = within(EACH_ITS_OWN, own_cores(facts.start, facts.machine, ranks))
     others = _from_others(facts, hosts)
     check = Action() if others else sentence("check with top what else runs there")
     remedy = joined("; ", others, cores, check)
@@ -239,16 +234,9 @@ def _remedy(facts: Facts) -> Action:
     if others and max(shares) < OWN_PROGRAM:
         return joined("; ", exchange, others)
     fewer = joined(", ", fewer_ranks(start, machine), threads(start, machine))
-    cores = Action() if fewer else _bound(facts, range(facts.window.ranks))
+    cores = Action() if fewer else within(EACH_ITS_OWN, own_cores(start, machine))
     alone = Action() if others else within("keep other jobs away: ", exclusive(start))
     return joined("; ", exchange, others, within("start fewer threads: ", fewer), cores, alone)
-
-
-def _bound(facts: Facts, ranks: Sequence[int]) -> Action:
-    """Binding to cores, unless ``ranks`` are bound to cores of their own already."""
-    if share_no_cpus(facts.machine, ranks):
-        return Action()
-    return within("give each rank its own cores: ", own_cores(facts.start, facts.machine))
 
 
 def _exchanged_at_once(window: Window, uncrowded: Removal) -> Window:

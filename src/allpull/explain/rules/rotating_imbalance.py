@@ -62,7 +62,7 @@ from allpull.explain.evidence.late.single_delays import are_single, without_dela
 from allpull.explain.evidence.late.stalls import COLLECTION, explained_shares
 from allpull.explain.evidence.loader import common_input
 from allpull.explain.evidence.start import Start
-from allpull.explain.remedy import Action, joined, program, sentence
+from allpull.explain.remedy import Action, joined, program, sentence, within
 from allpull.explain.remedy_text import WHERE, exclusive, own_cores
 from allpull.explain.rules.common_stall import CAUSES, against, of_files
 from allpull.replay.whatif.balanced import shared_out
@@ -200,11 +200,11 @@ def _bounds(
 
 def _quiet(facts: Facts) -> Action:
     """Equal work, and ranks that nothing disturbs."""
-    machine = joined(", ", own_cores(facts.start, facts.machine), exclusive(facts.start))
-    equal = "give samples equal work (sort by length, pad), and ranks a quiet machine: "
-    if facts.start.starter == "train":
-        return sentence(equal, machine)
-    return sentence(equal, machine, ", ", program("gc.freeze()"), " after the first epoch")
+    collected = Action() if facts.start.starter == "train" else program("gc.freeze()")
+    own = own_cores(facts.start, facts.machine), exclusive(facts.start), within("", collected, " after the first epoch")
+    return sentence(
+        "give samples equal work (sort by length, pad), and ranks a quiet machine", within(": ", joined(", ", *own))
+    )
 
 
 def _in_each(behind_s: Floats) -> str:
