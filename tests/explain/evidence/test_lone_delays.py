@@ -72,7 +72,24 @@ def test_delays_of_one_rank_are_told_together_and_also_where_an_epoch_begins(pha
     assert note.startswith(f"in steps {steps}, in each of which an epoch begins, the others waited 9 s for rank 2, ")
 
 
+def test_a_rank_that_evaluates_longer_in_a_few_of_the_evaluations_is_told() -> None:
+    """Rank 2 draws plots while all evaluate, in two of five evaluations: too few for a rule."""
+    evaluation = np.zeros((STEPS, RANKS))
+    evaluation[7::8] = 0.2
+    evaluates = evaluation.any(axis=1)
+    evaluation[[31, 39], 2] += 3.0
+    window = replace(job(RANKS, evaluation=evaluation), odd=evaluates)
+    findings = found(window).findings
+    assert all(one.rule != "uneven-evaluation" for one in findings)
+    (note,) = lone_delays(facts(window), findings)
+    assert note.startswith(f"in steps {window.steps[31]}, {window.steps[39]} the others waited 6 s for rank 2, ")
+    (of_another,) = found(job(RANKS, forward=np.full((STEPS, RANKS), 0.02) * (np.arange(RANKS) == 0))).findings
+    assert lone_delays(facts(window), [of_another.model_copy(update={"rule": "uneven-evaluation"})]) == []
+
+
 def test_what_a_rank_evaluates_alone_is_for_its_own_rule() -> None:
     own_s = delayed(3, 3.0)
     window = replace(job(RANKS, evaluation=own_s), odd=own_s.any(axis=1))
-    assert lone_delays(facts(window), ()) == []
+    findings = found(window).findings
+    assert [one.rule for one in findings] == ["sequential-evaluation"]
+    assert lone_delays(facts(window), findings) == []

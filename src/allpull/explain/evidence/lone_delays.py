@@ -22,6 +22,8 @@ LISTED = 6  # steps that are named one by one
 PART = 0.5  # of a delay: in a step with an evaluation, a checkpoint or a first batch the rest is theirs
 IN_TURN = frozenset({"rotating-imbalance", "uneven-batches"})
 """The rules that answer for delays of whichever rank they fall on, if there are more than a few."""
+OF_EVALUATIONS = frozenset({"sequential-evaluation", "uneven-evaluation"})
+"""The rules that answer for what a rank evaluates longer than others."""
 
 
 def lone_delays(facts: Facts, found: Sequence[Finding]) -> list[str]:
@@ -32,7 +34,8 @@ def lone_delays(facts: Facts, found: Sequence[Finding]) -> list[str]:
     named = {rank for one in found for rank in one.ranks}
     lost_s, late = facts.blame.delay_s.max(axis=1), facts.blame.late_s.argmax(axis=1)
     least_s = max(LEAST * window.measured_s, STEPS * float(np.median(window.wall_s)))
-    large = np.flatnonzero((lost_s > least_s) & (~window.odd | (_own_s(window, late) > PART * lost_s)))
+    own_s = _own_s(window, late, with_evaluation=all(one.rule not in OF_EVALUATIONS for one in found))
+    large = np.flatnonzero((lost_s > least_s) & (~window.odd | (own_s > PART * lost_s)))
     if large.size > MOST and any(one.rule in IN_TURN for one in found):
         return []
     return [
@@ -55,14 +58,14 @@ def _note(facts: Facts, rows: NDArray[np.int64], rank: int, lost_s: Floats) -> s
     )
 
 
-def _own_s(window: Window, late: NDArray[np.int64]) -> Floats:
+def _own_s(window: Window, late: NDArray[np.int64], *, with_evaluation: bool) -> Floats:
     """How much longer the ``late`` rank of each step computes in it, and in the one before, than the median, (steps,).
 
-    What it does after the last meeting of a step delays the next one. Evaluations, checkpoints and first batches, for
-    which a step is odd, have rules of their own.
+    What it does after the last meeting of a step delays the next one. ``with_evaluation``: that is computing, too.
+    Checkpoints and first batches, for which a step is odd, have rules of their own.
     """
-    phases = [name for name in COMPUTING if name in window.work and is_work(window, name)]
-    own_s = per_step(window, phases)
+    may_compute = (*COMPUTING, "evaluation") if with_evaluation else COMPUTING
+    own_s = per_step(window, [name for name in may_compute if name in window.work and is_work(window, name)])
     own_s[1:] += own_s[:-1].copy()
     longer: Floats = own_s[np.arange(late.size), late] - lower_median(own_s)
     return longer
