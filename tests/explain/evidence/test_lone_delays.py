@@ -27,6 +27,28 @@ def test_one_long_delay_of_a_rank_is_told_with_its_step_and_its_share() -> None:
     assert not found(window).findings
 
 
+@pytest.mark.parametrize("first", [0, 15, STEPS - 6])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_disturbance_of_a_few_steps_is_one_delay(ranks: int, first: int) -> None:
+    """None of its steps costs enough to be told; together they are a sixth of the run, and too few for a rule."""
+    late_s = np.zeros((STEPS, ranks))
+    late_s[first : first + 6, 1] = 0.06
+    window = job(ranks, forward=late_s)
+    findings = found(window).findings
+    assert not findings
+    (note,) = lone_delays(facts(window), findings)
+    begin, end = window.steps[[first, first + 5]]
+    assert note.startswith(f"in steps {begin} to {end} the others waited 3"), note
+    assert "one delay does not tell what a longer run loses" in note
+
+
+def test_healthy_ranks_that_are_late_by_chance_have_no_note() -> None:
+    rng = np.random.default_rng(7)
+    for _ in range(40):
+        forward = rng.exponential(0.005, (STEPS, 2))
+        assert lone_delays(facts(job(2, forward=forward)), ()) == []
+
+
 def test_a_delay_for_which_a_finding_answers_needs_no_note() -> None:
     once, often = (job(RANKS, forward=delayed(times, 3.0)) for times in (1, MOST + 1))
     (named,) = found(job(RANKS, forward=np.full((STEPS, RANKS), 0.02) * (np.arange(RANKS) == 2))).findings

@@ -1,8 +1,12 @@
-"""Single steps in which one rank comes so late that it costs much of a run: too few to tell more of them to come."""
+"""Delays of one rank, in a step or a few that follow each other, that cost much of a run: too few to tell of more.
+
+A delay is one however many steps it lasts: what disturbs a rank for ten steps has happened once.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +21,7 @@ from allpull.units import percent, show_time
 
 LEAST = 0.03  # of the time of all steps
 STEPS = 3.0  # as long as so many usual steps: less is jitter
+FAR = 4.0  # times what the others wait in the median step: in every step of a delay
 MOST = 3  # delays that no rule is made for
 LISTED = 6  # steps that are named one by one
 PART = 0.5  # of a delay: in a step with an evaluation, a checkpoint or a first batch the rest is theirs
@@ -26,6 +31,16 @@ OF_EVALUATIONS = frozenset({"sequential-evaluation", "uneven-evaluation"})
 """The rules that answer for what a rank evaluates longer than others."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Delay:
+    """``rank`` is late in the steps in the rows from ``first`` to ``last``, for which others wait ``lost_s``."""
+
+    rank: int
+    first: int
+    last: int
+    lost_s: float
+
+
 def lone_delays(facts: Facts, found: Sequence[Finding]) -> list[str]:
     """A note on each of the longest delays that one rank cost the others, but where a finding answers for them."""
     window = facts.window
@@ -33,27 +48,43 @@ def lone_delays(facts: Facts, found: Sequence[Finding]) -> list[str]:
         return []
     named = {rank for one in found for rank in one.ranks}
     lost_s, late = facts.blame.delay_s.max(axis=1), facts.blame.late_s.argmax(axis=1)
-    least_s = max(LEAST * window.measured_s, STEPS * float(np.median(window.wall_s)))
     own_s = _own_s(window, late, with_evaluation=all(one.rule not in OF_EVALUATIONS for one in found))
-    large = np.flatnonzero((lost_s > least_s) & (~window.odd | (own_s > PART * lost_s)))
-    if large.size > MOST and any(one.rule in IN_TURN for one in found):
+    is_own = ~window.odd | (own_s > PART * lost_s)
+    least_s = max(LEAST * window.measured_s, STEPS * float(np.median(window.wall_s)))
+    far = np.flatnonzero(is_own & (lost_s > FAR * np.median(lost_s)))
+    large = [one for one in _delays(far, late, lost_s) if one.lost_s > least_s]
+    if len(large) > MOST and any(one.rule in IN_TURN for one in found):
         return []
+    of_ranks = {rank: [one for one in large if one.rank == rank] for rank in sorted({one.rank for one in large})}
+    return [_note(facts, delays) for rank, delays in of_ranks.items() if rank not in named]
+
+
+def _delays(rows: NDArray[np.int64], late: NDArray[np.int64], lost_s: Floats) -> list[_Delay]:
+    """The delays in steps at ``rows``, ascending: neighbouring steps with the same ``late`` rank (steps,) are one."""
+    goes_on = (np.diff(rows) == 1) & (np.diff(late[rows]) == 0)
     return [
-        _note(facts, large[late[large] == rank], rank, lost_s)
-        for rank in np.unique(late[large]).tolist()
-        if rank not in named
+        _Delay(rank=int(late[each[0]]), first=int(each[0]), last=int(each[-1]), lost_s=float(lost_s[each].sum()))
+        for each in np.split(rows, np.flatnonzero(~goes_on) + 1)
+        if each.size
     ]
 
 
-def _note(facts: Facts, rows: NDArray[np.int64], rank: int, lost_s: Floats) -> str:
-    """What the delays of ``rank`` in the steps at ``rows`` cost the others."""
-    waited_s, steps = float(lost_s[rows].sum()), [f"{step:,}" for step in facts.window.steps[rows[:LISTED]]]
-    more = f" and {rows.size - LISTED:,} more" if rows.size > LISTED else ""
-    begins = ", in each of which an epoch begins," if rows.size > 1 and facts.first[rows].all() else ""
-    told = "so few delays do not tell what a longer run loses" if rows.size <= MOST else "no rule tells why"
+def _note(facts: Facts, delays: Sequence[_Delay]) -> str:
+    """What the ``delays`` of one rank cost the others."""
+    window = facts.window
+    waited_s = sum(one.lost_s for one in delays)
+    steps = [
+        " to ".join(f"{window.steps[row]:,}" for row in dict.fromkeys((one.first, one.last))) for one in delays[:LISTED]
+    ]
+    several = len(delays) > 1 or delays[0].first < delays[0].last
+    more = f" and {len(delays) - LISTED:,} more" if len(delays) > LISTED else ""
+    are_first = len(delays) > 1 and all(one.first == one.last and facts.first[one.first] for one in delays)
+    begins = ", in each of which an epoch begins," if are_first else ""
+    few = "so few delays do not tell" if len(delays) > 1 else "one delay does not tell"
+    told = f"{few} what a longer run loses" if len(delays) <= MOST else "no rule tells why"
     return (
-        f"in step{'s' * (rows.size > 1)} {', '.join(steps)}{more}{begins} the others waited {show_time(waited_s)} for "
-        f"rank {rank}, {percent(waited_s / facts.window.measured_s)} of the time of all {facts.window.steps.size:,} "
+        f"in step{'s' * several} {', '.join(steps)}{more}{begins} the others waited {show_time(waited_s)} for "
+        f"rank {delays[0].rank}, {percent(waited_s / window.measured_s)} of the time of all {window.steps.size:,} "
         f"steps; {told}"
     )
 
