@@ -24,6 +24,7 @@ STEPS = 3.0  # as long as so many usual steps: less is jitter
 FAR = 4.0  # times what the others wait in the median step: in every step of a delay
 MOST = 3  # delays that no rule is made for
 LISTED = 6  # steps that are named one by one
+EDGE = 0.2  # of the longest step of a delay: less, before and after it, is not part of it
 PART = 0.5  # of a delay: in a step with an evaluation, a checkpoint or a first batch the rest is theirs
 IN_TURN = frozenset({"rotating-imbalance", "uneven-batches"})
 """The rules that answer for delays of whichever rank they fall on, if there are more than a few."""
@@ -60,13 +61,19 @@ def lone_delays(facts: Facts, found: Sequence[Finding]) -> list[str]:
 
 
 def _delays(rows: NDArray[np.int64], late: NDArray[np.int64], lost_s: Floats) -> list[_Delay]:
-    """The delays in steps at ``rows``, ascending: neighbouring steps with the same ``late`` rank (steps,) are one."""
+    """The delays in steps at ``rows``, ascending: neighbouring steps with the same ``late`` rank (steps,) are one.
+
+    It begins and ends with a step that costs at least ``EDGE`` of what the longest of its steps does.
+    """
     goes_on = (np.diff(rows) == 1) & (np.diff(late[rows]) == 0)
-    return [
-        _Delay(rank=int(late[each[0]]), first=int(each[0]), last=int(each[-1]), lost_s=float(lost_s[each].sum()))
-        for each in np.split(rows, np.flatnonzero(~goes_on) + 1)
-        if each.size
-    ]
+    delays = []
+    for several in np.split(rows, np.flatnonzero(~goes_on) + 1):
+        edges = several[lost_s[several] >= EDGE * lost_s[several].max(initial=0.0)]
+        if edges.size:
+            first, last = int(edges[0]), int(edges[-1])
+            lost = float(lost_s[first : last + 1].sum())
+            delays.append(_Delay(rank=int(late[first]), first=first, last=last, lost_s=lost))
+    return delays
 
 
 def _note(facts: Facts, delays: Sequence[_Delay]) -> str:
