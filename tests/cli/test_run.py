@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,6 +144,37 @@ def test_a_script_that_takes_the_lines_in_has_its_run_closed_with_its_own_code(s
     assert (done.returncode, done.stdout) == (6, "printed\n")
     assert (record["name"], record["status"], record["exit"]["code"]) == ("mine", "failed", 6)
     assert record["ended_utc"]
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [
+        ("sleep 20", "sleep 20"),
+        ("sleep 20 | cat", "cat"),
+        ("sleep 20 & wait", "wait"),
+        ("sleep 30 & false; env TOKEN=hush sleep 20", "env TOKEN=[redacted] sleep 20"),
+    ],
+)
+def test_a_script_that_a_signal_ends_has_not_succeeded(tmp_path, text, command):
+    """As Slurm does at a time limit: the code that bash's trap sees is that of the command before."""
+    whole = f'eval "$({sys.executable} -m allpull env)"\ntrue\ntouch here\n{text}'
+    in_group = {"cwd": tmp_path, "start_new_session": True, "stderr": subprocess.PIPE}
+    with subprocess.Popen(["bash", "-c", whole], **in_group) as script:
+        while not (tmp_path / "here").exists() or len(psutil.Process(script.pid).children()) < text.count("sleep"):
+            time.sleep(0.02)
+        os.killpg(script.pid, signal.SIGTERM)
+        _, said = script.communicate()
+    assert script.returncode == -signal.SIGTERM
+    (record,) = (json.loads((path / "run.json").read_text()) for path in (tmp_path / "runs").iterdir())
+    reason = f"a signal ended the script in the middle of: {command}"
+    assert (record["status"], record["exit"]["code"], record["exit"]["reason"]) == ("failed", 143, reason)
+    assert reason in said.decode()
+
+
+@pytest.mark.parametrize("text", ["true", "sleep 0.1 & wait $!", "(\n  cat <<< '[2] x'\n  sleep 5\n) & true"])
+def test_a_script_that_leaves_something_running_has_ended_by_itself(script, text):
+    _, (record,) = script(f"exec > /dev/null 2>&1\nsleep 5 &\n{text}")
+    assert (record["status"], record["exit"]["code"]) == ("completed", 0)
 
 
 def test_a_script_with_plans_for_its_end_keeps_them_and_is_told(tmp_path):

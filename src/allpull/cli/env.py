@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -47,7 +48,7 @@ def env(  # noqa: PLR0917  one parameter an option, called by typer alone
         note(f"{finish}: {record.status}" + (f", {record.exit.describe()}" if record.exit and record.exit.code else ""))
         return
     if finish is not None:
-        record = env_script.close_run(finish, code)
+        record = env_script.close_run(finish, code, interrupted=env_script.interrupted_command(os.environ))
         for sentence in env_script.closing_messages(record, finish):
             note(f"allpull: {sentence}")
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from allpull.launch.host_endings import HostEnding
 from allpull.launch.job import Job
 from allpull.launch.outcome import exit_of
 from allpull.observe.hook_install import BINDS, CARRIED, MPI_LIST
-from allpull.rundir import layout, safe_open
+from allpull.rundir import layout, redact, safe_open
 from allpull.rundir.job_file import JOB_VARIABLE
 from allpull.rundir.read.headers import with_recorded_ranks
 from allpull.rundir.run_record import read_record, write_record, write_script
@@ -32,6 +33,10 @@ from allpull.schema.run import RunRecord
 
 LAUNCHER = "script"
 RUN_VARIABLE = "ALLPULL_RUN"
+COMMAND_VARIABLE, JOBS_VARIABLE = "ALLPULL_COMMAND", "ALLPULL_JOBS"
+"""What a trap tells of bash: the command that it was at, and its running jobs."""
+ENDED = 128 + signal.SIGTERM  # which signal it was, no trap knows; this is what queues send
+SHOWN = 100  # characters of a command
 NO_PID = -1  # the process of the script is not known
 
 
@@ -66,7 +71,12 @@ def lines(job: Job, shell: str, environ: Mapping[str, str]) -> str:
         return "\n".join(exports.values())
     current, hook = shlex.quote(environ.get("PYTHONPATH", "")), shlex.quote(str(job.directory / layout.HOOK))
     exports["PYTHONPATH"] = _PATH.format(now=current, same=exports["PYTHONPATH"], hook=hook)
-    return "\n".join([*exports.values(), _FINISH.format(python=shlex.quote(sys.executable), traps=layout.TRAPS)])
+    return "\n".join([*exports.values(), _finish()])
+
+
+def _finish() -> str:
+    python = shlex.quote(sys.executable)
+    return _FINISH.format(python=python, traps=layout.TRAPS, command=COMMAND_VARIABLE, jobs=JOBS_VARIABLE)
 
 
 def unobserved(environ: Mapping[str, str]) -> dict[str, str]:
@@ -83,8 +93,27 @@ def unobserved(environ: Mapping[str, str]) -> dict[str, str]:
     return clean
 
 
-def close_run(directory: Path, code: int) -> RunRecord:
+def interrupted_command(environ: Mapping[str, str]) -> str | None:
+    """The command in the middle of which a signal ended the script, as its trap saw it; None: none did.
+
+    bash's exit code is then that of the command before. Only the jobs tell: those in the background end in ``&``, and
+    one in the foreground is no job once the script is past it. ``wait`` ends when no job runs.
+
+    >>> interrupted_command({COMMAND_VARIABLE: "srun x", JOBS_VARIABLE: "[1]+  Running  top &\\n[2]  Running  srun x"})
+    'srun x'
+    >>> interrupted_command({COMMAND_VARIABLE: "wait", JOBS_VARIABLE: "[1]+  Running   srun x &"})
+    'wait'
+    >>> interrupted_command({COMMAND_VARIABLE: "srun x", JOBS_VARIABLE: "[1]+  Running   top &"})
+    """
+    command, jobs = environ.get(COMMAND_VARIABLE, ""), environ.get(JOBS_VARIABLE, "").strip()
+    in_foreground = [job for job in re.split(r"\n(?=\[\d+\])", jobs) if job and not job.endswith("&")]
+    return command if in_foreground or (jobs and command.strip() == "wait") else None
+
+
+def close_run(directory: Path, code: int, *, interrupted: str | None = None) -> RunRecord:
     """Close the run in ``directory``, whose script ended with ``code``; a closed run stays unchanged.
+
+    ``interrupted``: the command in the middle of which a signal ended the script, whatever its code; None: none did.
 
     Raises:
         RunDirError: there is no run.
@@ -99,11 +128,15 @@ def close_run(directory: Path, code: int) -> RunRecord:
         raise BadInput(f"--code {code}: no exit code", hint="an exit code is 0 to 255; a shell has it in $?")
     if record.exit is not None:
         return record
+    reason = None
+    if interrupted is not None:
+        shown, _ = redact.text(" ".join(interrupted.split())[:SHOWN])
+        code, reason = ENDED, f"a signal ended the script in the middle of: {shown}"
     failures = failures_of(root, NO_PID, code) if code else ()
     closed = record.model_copy(
         update={
             "status": "failed" if code else "completed",
-            "exit": exit_of([HostEnding(host=socket.gethostname(), code=code, failures=failures)]),
+            "exit": exit_of([HostEnding(host=socket.gethostname(), code=code, failures=failures, reason=reason)]),
             "ended_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         }
     )
@@ -118,7 +151,7 @@ def close_run(directory: Path, code: int) -> RunRecord:
 def closing_messages(record: RunRecord, directory: Path) -> list[str]:
     """Messages for the user about a run that was just closed."""
     watch = ProcessWatch((), directory.resolve())
-    messages = [record.exit.describe()] if record.exit is not None and record.exit.rank is not None else []
+    messages = [one.describe() for one in (record.exit,) if one is not None and (one.rank is not None or one.reason)]
     return messages + [sentence for sentence in (watch.why(), watch.twice()) if sentence is not None]
 
 
@@ -159,7 +192,8 @@ case "$(cat "$ALLPULL_RUN/{traps}")" in
 *'--finish "$ALLPULL_RUN"'*) ;;
 *EXIT*) echo 'allpull: this script has an EXIT trap; let it run: allpull env --finish "$ALLPULL_RUN" --code $?' >&2 ;;
 *) trap 'allpull_code=$?
-[ -x {python} ] && {python} -m allpull env --finish "$ALLPULL_RUN" --code "$allpull_code"
+[ -x {python} ] && {command}="${{BASH_VERSION:+$BASH_COMMAND}}" {jobs}="${{BASH_VERSION:+$(jobs -r)}}" \\
+  {python} -m allpull env --finish "$ALLPULL_RUN" --code "$allpull_code"
 exit "$allpull_code"' EXIT ;;
 esac"""
 """Shell: close the run on exit, unless the script has an EXIT trap. Via a file: dash's $(trap) prints nothing."""
