@@ -17,8 +17,8 @@ class EpochParts(Record):
     checkpoint: float = Field(ge=0, description="while any rank wrote a checkpoint and none evaluated")
     start: float = Field(
         ge=0,
-        description="until the last rank had its first batch: the start of its loader, and in unedited programs what"
-        " else they do between the last step of an epoch and the next batch",
+        description="until the last rank had its first batch: the start of its loader, and what an unedited program"
+        " does since the last step where it was not seen to ask its loader for the batches of the epoch",
     )
     other: float = Field(ge=0, description="between its last step and its end, without evaluation and checkpoint")
 
@@ -32,7 +32,10 @@ class RecordedEpoch(EpochParts):
 
 
 class EpochTime(EpochParts):
-    """Mean over complete epochs but the first, which has the warm-up and a cold page cache; else that one alone."""
+    """Mean over complete epochs but the first, which has the warm-up and a cold page cache; else that one alone.
+
+    The last one is not in the mean either where what an unedited program did after its last step is not known.
+    """
 
     epochs: int = Field(ge=1, description="in the mean")
     interval: Interval | None = Field(description="of the mean total, by Student's t; None: fewer than two epochs")

@@ -38,6 +38,9 @@ class EpochMark(Record):
     epoch: int = Field(ge=0)
     step: int = Field(ge=0)
     t_ns: int
+    asked_ns: int | None = Field(
+        None, description="when an unedited program asked its loader for the batches of the epoch"
+    )
 
 
 class Metric(Record):

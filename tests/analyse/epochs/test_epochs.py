@@ -28,8 +28,8 @@ def ns(ms: float) -> int:
     return BASE_NS + round(ms * 1e6)
 
 
-def mark(epoch: int, step: int, ms: float) -> EpochMark:
-    return EpochMark(kind="epoch", epoch=epoch, step=step, t_ns=ns(ms))
+def mark(epoch: int, step: int, ms: float, asked: float | None = None) -> EpochMark:
+    return EpochMark(kind="epoch", epoch=epoch, step=step, t_ns=ns(ms), asked_ns=None if asked is None else ns(asked))
 
 
 def span(name: str, step: int, begin: float, end: float) -> Span:
@@ -301,6 +301,38 @@ def test_what_a_program_prepares_before_the_first_batch_of_an_epoch_is_its_start
     assert found.complete[0].parts_ns["start"] == 5_000_000  # the copy is part of each step
     in_ms = {part: value / 1e6 for part, value in found.complete[1].parts_ns.items()}
     assert in_ms == {"training": 195, "evaluation": 0, "checkpoint": 0, "start": 65, "other": 0}
+
+
+@pytest.mark.parametrize(("spans", "evaluation"), [([], 0), ([span("evaluation", 2, 220, 230)], 10)])
+def test_what_a_program_does_before_it_asks_its_loader_ends_the_epoch_before(
+    make_run: Callable[..., AlignedRun], spans: list[Span], evaluation: float
+) -> None:
+    """60 ms of plots, maybe an evaluation among them, 40 ms for the loader to begin, and forward 20."""
+    log = lone([mark(0, 0, 35), mark(1, 2, 325, asked=260 + evaluation)], end=end(600), spans=spans)
+    command, edges = ["allpull", "run", "--", "a.py"], [0, 100, 200, 395 + evaluation, 495 + evaluation]
+    inputs = [[5, 5, 40, 5]]
+    found = epochs_of(make_run([edges], inputs, log, forward=20.0, kind="run", command=command))
+    before, after = ({part: value / 1e6 for part, value in one.parts_ns.items()} for one in found.complete)
+    assert before == {"training": 195, "evaluation": evaluation, "checkpoint": 0, "start": 5, "other": 60}
+    assert after == {"training": 195, "evaluation": 0, "checkpoint": 0, "start": 40, "other": 0}
+
+
+@pytest.mark.parametrize(("plots", "averaged"), [(60, 2), (0, 3)])
+def test_the_last_epoch_is_in_no_mean_where_the_others_go_on_after_their_last_step(
+    make_run: Callable[..., AlignedRun], plots: float, averaged: int
+) -> None:
+    edges, marks = [0.0], []
+    for epoch in range(4):
+        marks.append(
+            mark(epoch, 2 * epoch, edges[-1] + plots * bool(epoch) + 50, asked=edges[-1] + plots * bool(epoch))
+        )
+        edges += [edges[-1] + plots * bool(epoch) + 100, edges[-1] + plots * bool(epoch) + 200]
+    log = lone(marks, end=end(9000))
+    command = ["allpull", "run", "--", "a.py"]
+    found = epochs_of(make_run([edges], [[5] * 8], log, forward=20.0, kind="run", command=command))
+    assert len(found.complete) == 4
+    assert len(found.averaged) == averaged
+    assert {one.total_ns for one in found.averaged} == {round((200 + plots) * 1e6)}
 
 
 def test_a_program_without_epochs_says_so(make_run: Callable[..., AlignedRun]) -> None:

@@ -329,7 +329,7 @@ def test_a_metric_that_is_not_finite_is_null(loop):
 
 def test_an_exception_and_the_missing_end_are_recorded(loop):
     _, recorder, folder = loop
-    recorder.raised(ValueError("no \x1b[31m<b>"))
+    recorder.journal.raised(ValueError("no \x1b[31m<b>"))
     recorder.close(ended_well=False)
     kinds = [event.kind for event in events_of(folder)]
     assert "exception" in kinds
@@ -346,12 +346,12 @@ class Trap(Exception):
 
 def test_what_an_error_advises_is_recorded_and_masked_and_other_attributes_of_that_name_are_left_alone(loop):
     _, recorder, folder = loop
-    recorder.raised(BadInput("no labels", hint="set password=hunter2"))
-    recorder.raised(BadInput("no labels"))
-    recorder.raised(Trap("no"))
+    recorder.journal.raised(BadInput("no labels", hint="set password=hunter2"))
+    recorder.journal.raised(BadInput("no labels"))
+    recorder.journal.raised(Trap("no"))
     odd = ValueError("no")
     odd.hint = ["no text"]  # type: ignore[attr-defined]  # libraries give their exceptions attributes of any kind
-    recorder.raised(odd)
+    recorder.journal.raised(odd)
     recorder.close(ended_well=False)
     hints = [event.hint for event in events_of(folder) if event.kind == "exception"]
     assert hints == ["set password=[redacted]", None, None, None]

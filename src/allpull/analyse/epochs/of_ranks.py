@@ -1,9 +1,10 @@
 """The epochs of each rank: from which step to which, and when each began, had its first batch, and ended its last step.
 
 On a rank an epoch begins at its mark. In a program that is observed unedited the mark is made in the first backward
-pass; its epoch begins where the step with that mark did, or where the last evaluation or checkpoint before it ended,
-and it has its first batch after what that step takes longer than others outside of known phases, at the latest one
-forward pass before the mark: what a program prepares for an epoch is no training.
+pass; its epoch begins where the program asked its loader for it. Where that is not known, it begins where the step with
+that mark did, or where the last evaluation or checkpoint before it ended. It has its first batch after what that step
+takes longer than others outside of known phases, at the latest one forward pass before the mark: what a program
+prepares for an epoch is no training.
 
 Marks are always recorded, steps are not: a budget thins them, and a program may be observed for a part of its steps.
 What only the steps tell, the samples of an epoch and the end of its last step, is then not known.
@@ -19,7 +20,7 @@ import numpy as np
 import polars as pl
 
 from allpull.analyse.aligned import AlignedRun
-from allpull.analyse.epochs.preparation import KNOWN, outside_ns, prepared_ns
+from allpull.analyse.epochs.preparation import KNOWN, between_ns, outside_ns, prepared_ns
 from allpull.analyse.steps.pauses import Moments
 from allpull.rundir.read.events import EventLog
 from allpull.schema.events import EpochMark
@@ -109,9 +110,12 @@ def _of_rank(
         if is_marked_late:
             ended_ns = int(begins[row]) if has_first else next((one.last_step_ns for one in epochs[-1:]), None)
             begin_ns = max([ended_ns, *(end for _, end in spans if end <= mark_ns)]) if ended_ns else mark_ns
+            asked_ns = begin_ns if mark.asked_ns is None else mark_ns - (mark.t_ns - mark.asked_ns)
+            begin_ns = max(begin_ns, min(asked_ns, mark_ns))
         if is_marked_late and has_first:
             learned_ns = mark_ns - int(records["forward_ns"][row]) // max(int(records["backward_passes"][row]), 1)
-            batch_ns = min(learned_ns, begin_ns + int(inputs[row] + prepared[row]))
+            before_ns = between_ns(int(begins[row]), begin_ns, spans)
+            batch_ns = min(learned_ns, begin_ns + int(inputs[row] + max(0, prepared[row] - before_ns)))
         last_ns = None
         if next_row < numbers.size and numbers[next_row] == limit:
             last_ns = int(begins[next_row])

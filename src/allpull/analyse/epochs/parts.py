@@ -14,6 +14,7 @@ So the parts are disjoint, and in whole nanoseconds they add up to the epoch. Al
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -28,6 +29,9 @@ from allpull.rundir.read.events import EventLog
 from allpull.units import NS_PER_S, counted, show_time
 
 PARTS = ("training", "evaluation", "checkpoint", "start", "other")
+LEAST_EPOCHS = 2
+MISSING = 0.01  # of an epoch
+OPEN = "what the program did after the last step of the last epoch is not known: it is not in the mean, if others are"
 NO_EPOCHS = "no epoch times: neither a pass over a loader with steps in it nor a mark of an epoch was recorded"
 
 
@@ -65,7 +69,8 @@ class Epochs:
     ``begin_ns``: when the first epoch began, complete or not; ``has_first``: it is the first of ``complete``.
     ``ends_training``: the run began with the first epoch of the training and completed the last. ``pauses_ns`` are the
     disjoint intervals, begins and ends, in which any rank evaluated or wrote a checkpoint. ``may_be_cut``: the only one
-    ended with a program, which may have left its loader before it had seen all samples.
+    ended with a program, which may have left its loader before it had seen all samples. ``is_open``: what the program
+    did after the last step of the last one is not known.
     """
 
     complete: tuple[Epoch, ...]
@@ -74,12 +79,14 @@ class Epochs:
     ends_training: bool
     pauses_ns: tuple[Moments, Moments]
     may_be_cut: bool = False
+    is_open: bool = False
     notes: tuple[str, ...] = ()
 
     @property
     def averaged(self) -> tuple[Epoch, ...]:
-        """Those that means are of: all but the first, if there are others."""
-        return self.complete[1:] if self.has_first and len(self.complete) > 1 else self.complete
+        """Those that means are of: all but the first, and the last one if it is open, as long as there are others."""
+        later = self.complete[1:] if self.has_first and len(self.complete) > 1 else self.complete
+        return later[:-1] if self.is_open and len(later) > 1 else later
 
 
 def epochs_of(run: AlignedRun) -> Epochs:
@@ -111,6 +118,9 @@ def epochs_of(run: AlignedRun) -> Epochs:
     missing = _missing(run, logs, keys, short)
     notes += [f"epoch {number} is left out: {reason}" for (number, _), reason in short.items()]
     notes += list(_notes(run, complete, missing, _before(spans, edges[0])))
+    is_open = keys[-1] not in short and _is_open(run, complete)
+    if is_open:
+        notes.append(OPEN)
     return Epochs(
         complete=complete,
         begin_ns=edges[0],
@@ -118,6 +128,7 @@ def epochs_of(run: AlignedRun) -> Epochs:
         ends_training=missing is None,
         pauses_ns=union(spans),
         may_be_cut=_may_be_cut(run, complete),
+        is_open=is_open,
         notes=tuple(notes),
     )
 
@@ -284,6 +295,15 @@ def _notes(run: AlignedRun, complete: Sequence[Epoch], missing: str | None, befo
 
 def _may_be_cut(run: AlignedRun, complete: Sequence[Epoch]) -> bool:
     return len(complete) == 1 and run.data.record.kind == "run"
+
+
+def _is_open(run: AlignedRun, complete: Sequence[Epoch]) -> bool:
+    """Whether less is known after the last step of the last epoch than all others have there: the next one ends it."""
+    if run.data.record.kind != "run" or len(complete) < LEAST_EPOCHS:
+        return False
+    *others, last = complete
+    usual_ns = statistics.fmean(one.total_ns for one in others)
+    return last.parts_ns["other"] < min(one.parts_ns["other"] for one in others) - MISSING * usual_ns
 
 
 def _before(spans: pl.DataFrame, begin_ns: int) -> int:

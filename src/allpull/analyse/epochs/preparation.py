@@ -36,3 +36,12 @@ def outside_ns(begin_ns: int, length_ns: int, spans: Iterable[tuple[int, int]]) 
         if begin_ns <= span_begin_ns < end_ns:
             end_ns += span_end_ns - span_begin_ns
     return end_ns
+
+
+def between_ns(begin_ns: int, end_ns: int, spans: Iterable[tuple[int, int]]) -> int:
+    """How much of the time from ``begin_ns`` to ``end_ns`` is outside of ``spans``, which are disjoint.
+
+    >>> between_ns(0, 10, [(2, 4), (8, 12)])
+    6
+    """
+    return end_ns - begin_ns - sum(max(0, min(end_ns, end) - max(begin_ns, begin)) for begin, end in spans)

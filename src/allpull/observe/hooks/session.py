@@ -75,7 +75,7 @@ class Session:
             sources=tuple(self.sources),
         )
         if before is not None:
-            self.recorder.restarted(**before)
+            self.recorder.journal.restarted(**before)
         for part, reason in self._missing:
             self.recorder.journal.switched_off(reason, part)
         self._describe()
@@ -107,7 +107,7 @@ class Session:
     def raised(self, error: BaseException) -> None:
         """An exception ends this rank."""
         if self.recorder is not None and os.getpid() == self._pid:
-            self.recorder.raised(error)
+            self.recorder.journal.raised(error)
 
     def close(self, *, ended_well: bool = True) -> None:
         """Write what is buffered; once, and only in the process that began."""

@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
-from ...rundir import layout
+from ...rundir import layout, redact
 from ...rundir.write import Appender, whole_json
 from ..affinity import bound_to
 from ..identity import Identity
@@ -77,10 +77,24 @@ class Journal:
         """One line of the events; without ``keep`` the budget may thin it out."""
         self._events.add(json.dumps(event), now_ns, keep=keep)
 
-    def last_event(self, event: Dict[str, Any], now_ns: int) -> None:
+    def remark(self, text: str) -> None:
+        """A note for the readers of the run."""
+        now = self._clock_ns()
+        self.event({"kind": "remark", "text": redact.text(text[:1000])[0], "t_ns": now}, now)
+
+    def restarted(self, attempt: int, steps_before: int) -> None:
+        """This rank continues after an earlier attempt, which had recorded ``steps_before`` steps."""
+        now = self._clock_ns()
+        self.event({"kind": "restarted", "attempt": attempt, "steps_before": steps_before, "t_ns": now}, now)
+
+    def raised(self, error: BaseException) -> None:
         """The exception that ends this rank; if the disk takes no more, perhaps its cause, torch's agent gets it."""
-        self.event(event, now_ns)
-        self._events.flush(now_ns)
+        now, message = self._clock_ns(), redact.text(str(error)[:4000])[0]
+        hint = vars(error).get("hint")  # of an ``AllpullError``; getattr might run code of the user's
+        advice = {"hint": redact.text(hint[:1000])[0]} if isinstance(hint, str) and hint else {}
+        event = {"kind": "exception", "type": type(error).__name__, "message": message, **advice, "t_ns": now}
+        self.event(event, now)
+        self._events.flush(now)
         if not self._events.is_open:
             _leave_to_agent(event)
 

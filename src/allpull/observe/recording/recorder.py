@@ -12,7 +12,6 @@ import math
 import time
 from typing import Any, Callable, ContextManager, Dict, List, Optional, Sequence
 
-from ...rundir import redact
 from ...rundir.live.activity import ENDED_NS, NOTHING, PLACES, STEP, hidden_words, live_words
 from ...rundir.write import FLUSH_NS
 from ..identity import Identity
@@ -280,8 +279,11 @@ class Recorder:
             self.spent[place] += now - max(self.turned_ns, self.begin_ns)
             self.turned_ns = now
 
-    def epoch(self, number: int, step: Optional[int] = None) -> None:
-        """Epoch ``number`` begins; ``step`` is the number of its next step where training was resumed."""
+    def epoch(self, number: int, step: Optional[int] = None, *, asked_ns: Optional[int] = None) -> None:
+        """Epoch ``number`` begins; ``step`` is the number of its next step where training was resumed.
+
+        ``asked_ns``: when a program that says nothing of epochs asked its loader for this one's batches.
+        """
         if step is not None and self._epoch_step < 0 and not self.step_number:
             self.begin_here()  # passes before the first step of a training are of none
         now = self.clock_ns()
@@ -293,7 +295,8 @@ class Recorder:
         self._epoch, self._epoch_step = number, self.step_number
         if not self.begin_ns:
             self.begin_ns = now
-        self.journal.event({"kind": "epoch", "epoch": number, "step": self.step_number, "t_ns": now}, now)
+        asked = {} if asked_ns is None else {"asked_ns": asked_ns}
+        self.journal.event({"kind": "epoch", "epoch": number, "step": self.step_number, "t_ns": now, **asked}, now)
 
     def delimited_by(self, boundary: str) -> None:
         """What ends steps from now on, where it is not what the header says."""
@@ -307,24 +310,6 @@ class Recorder:
         at = self.step_number if step is None else step
         often = name.startswith("train_")  # many per epoch; a metric that comes once must not be thinned out
         self.journal.event({**event, "step": at, "epoch": self._epoch, "t_ns": now}, now, keep=not often)
-
-    def remark(self, text: str) -> None:
-        """A note for the readers of the run."""
-        now = self.clock_ns()
-        self.journal.event({"kind": "remark", "text": redact.text(text[:1000])[0], "t_ns": now}, now)
-
-    def restarted(self, attempt: int, steps_before: int) -> None:
-        """This rank continues after an earlier attempt, which had recorded ``steps_before`` steps."""
-        now = self.clock_ns()
-        self.journal.event({"kind": "restarted", "attempt": attempt, "steps_before": steps_before, "t_ns": now}, now)
-
-    def raised(self, error: BaseException) -> None:
-        """The exception that ends this rank."""
-        now, message = self.clock_ns(), redact.text(str(error)[:4000])[0]
-        hint = vars(error).get("hint")  # of an ``AllpullError``; getattr might run code of the user's
-        advice = {"hint": redact.text(hint[:1000])[0]} if isinstance(hint, str) and hint else {}
-        event = {"kind": "exception", "type": type(error).__name__, "message": message, **advice, "t_ns": now}
-        self.journal.last_event(event, now)
 
     def flush(self) -> None:
         """Write all steps that are over, and all events, to disk."""

@@ -87,7 +87,7 @@ class Program:
         self.recorder.arrival = lambda: [(0, (self.now - 500, self.now))] if self.now % 3 else []
         self.calls.makes_optimizer()
         self.iterator = Batches()
-        self.calls.pass_begun(self.iterator, self)
+        self.calls.pass_begun(self.iterator, self, self.now)
         self.wrap()
         self.steps_file = directory / layout.steps_file(0)
         self.events_file = directory / layout.events_file(0)
@@ -192,7 +192,7 @@ class Program:
         try:
             self.fetches(batch)
         except StopIteration:
-            self.calls.pass_begun(self.iterator, self)
+            self.calls.pass_begun(self.iterator, self, self.now)
             self.loads(rng, odd)
 
     def otherwise(self, rng: random.Random, odd: float) -> None:

@@ -526,6 +526,36 @@ def test_each_pass_of_an_endless_iterator_is_an_epoch(watched: Watch, fetch: str
     assert [step.samples for step in steps] == 24 * SAMPLES
     assert [step.epoch for step in steps] == [epoch for epoch in range(24) for _ in range(5)]
     assert run.events("end")[0].steps == 120
+    assert {mark.asked_ns is None for mark in run.events("epoch")[1:]} == {True}
+
+
+@pytest.mark.parametrize("loader", ["loader", "ahead(loader)", "keeps"])
+def test_an_epoch_begins_when_the_program_asks_its_loader(watched: Watch, loader: str) -> None:
+    """After what it does when the last epoch is over, and before what the loader does to begin."""
+    program = """
+import time
+from torch.utils.data import RandomSampler
+
+class Slow(RandomSampler):
+    def __iter__(self):
+        time.sleep(0.2)
+        return super().__iter__()
+
+if __name__ == "__main__":
+    loader = DataLoader(data, batch_size=16, sampler=Slow(data))
+    keeps = DataLoader(data, batch_size=16, sampler=Slow(data), num_workers=1, persistent_workers=True)
+"""
+    loop = LOOP.replace("in loader", f"in {loader}").replace("range(2)", "range(3)")
+    assert "\nfor epoch in" in loop
+    loop = loop.replace("\nfor epoch in range(3):", "\nfor epoch in range(3):\n    time.sleep(0.3)").replace(
+        "\n", "\n    "
+    )
+    run = watched(TRAINING + AHEAD + program + loop)
+    assert (run.code, run.err) == (0, "")
+    steps = {step.step: step for step in run.steps()}
+    for mark in run.events("epoch")[1:]:
+        assert mark.asked_ns - steps[mark.step - 1].end_ns >= 300_000_000
+        assert mark.t_ns - mark.asked_ns >= 200_000_000
 
 
 def test_a_loader_that_says_less_than_it_gives_makes_one_epoch_of_a_pass(watched: Watch) -> None:

@@ -63,12 +63,12 @@ class Batches:
         loader_pass = self._passes.get(iterator)
         return loader_pass is not None and loader_pass.learned
 
-    def begin(self, iterator: Any, loader: Any) -> None:
-        """A pass over ``loader`` begins with this ``iterator``."""
+    def begin(self, iterator: Any, loader: Any, asked_ns: Optional[int] = None) -> None:
+        """A pass over ``loader``, which was asked for it at ``asked_ns``, begins with this ``iterator``."""
         self._passes.pop(id(iterator), None)  # a reused id, or a persistent iterator
         if len(self._passes) >= MOST_PASSES:
             del self._passes[next(iter(self._passes))]
-        self._passes[id(iterator)] = Pass(iterator, loader)
+        self._passes[id(iterator)] = Pass(iterator, loader, asked_ns)
         self.turned_to = None
 
     def leave_loaders(self) -> None:
@@ -82,6 +82,7 @@ class Batches:
         """The iterator begins another pass: all that it gave before is of the last one."""
         loader_pass = self._passes.get(iterator)
         if loader_pass is not None:
+            loader_pass.asked_ns = None
             loader_pass.left = len(loader_pass.waiting)
             loader_pass.learned &= loader_pass.left > 0
 
@@ -197,16 +198,18 @@ class Batches:
 class Pass:
     """One pass over a loader: contents of its pending batches, and whether the program trained on one.
 
-    ``loader`` is its id, 0 where there is none; ``thread`` another one that fetched last, before it was known
-    which thread trains; ``turn`` counts the turns from one pass to another, up to the last one to this. Where the
-    loader has begun another pass with the same iterator, ``left`` of them are still of this one. ``ahead`` of them were
-    pending when the program trained last. ``digests`` are those of the oldest, and ``iterable_workers`` the workers of
-    their loader, if its data set is an `IterableDataset`.
+    ``loader`` is its id, 0 where there is none, and ``asked_ns`` when it was asked for the pass, None: it repeats one.
+    ``thread`` is another one that fetched last, before it was known which thread trains; ``turn`` counts the turns from
+    one pass to another, up to the last one to this. Where the loader has begun another pass with the same iterator,
+    ``left`` of them are still of this one. ``ahead`` of them were pending when the program trained last. ``digests``
+    are those of the oldest, and ``iterable_workers`` the workers of their loader, if its data set is an
+    `IterableDataset`.
     """
 
     __slots__ = (
         "_iterator",
         "ahead",
+        "asked_ns",
         "digests",
         "iterable_workers",
         "learned",
@@ -217,8 +220,9 @@ class Pass:
         "waiting",
     )
 
-    def __init__(self, iterator: Any = None, loader: Any = None) -> None:
+    def __init__(self, iterator: Any = None, loader: Any = None, asked_ns: Optional[int] = None) -> None:
         self.loader = 0 if loader is None else id(loader)
+        self.asked_ns = asked_ns
         self._iterator = _reference(iterator)
         self.thread: Optional[int] = None
         self.turn = 0

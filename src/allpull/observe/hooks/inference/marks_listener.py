@@ -57,7 +57,7 @@ class MarksListener:
         """A note for the readers of the run."""
         recorder = self._inference.ready()
         if recorder is not None:
-            recorder.remark(text)
+            recorder.journal.remark(text)
 
 
 class _Phase:

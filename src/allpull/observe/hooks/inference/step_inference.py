@@ -78,10 +78,10 @@ class StepInference(NotLearning):
         return recorder.enter(INPUT)
 
     @safely("loaders")
-    def pass_begun(self, iterator: Any, loader: Any) -> None:
-        """The ``iterator`` of a ``loader`` is made."""
+    def pass_begun(self, iterator: Any, loader: Any, asked_ns: int) -> None:
+        """The ``iterator`` of a ``loader``, which was asked for it at ``asked_ns``, is made."""
         self.deferred.settle()
-        self.batches.begin(iterator, loader)
+        self.batches.begin(iterator, loader, asked_ns)
 
     @safely("loaders")
     def pass_repeats(self, iterator: int) -> None:
@@ -242,7 +242,7 @@ class StepInference(NotLearning):
             return
         epoch = batches.begin_epoch()
         if epoch is not None and not self.epochs_by_marks:
-            recorder.epoch(epoch)
+            recorder.epoch(epoch, asked_ns=batches.now.asked_ns)
 
     def backward_ends(self, depth: int) -> None:
         """A backward pass ended."""
@@ -368,7 +368,7 @@ class StepInference(NotLearning):
         if recorder is not None and self._unobserved >= UNOBSERVED and recorder.passes:
             recorder.cut()
         elif recorder is not None and recorder.passes and not (recorder.step_number or self.steps_by_marks):
-            recorder.remark(f"{recorder.passes:,} backward passes were seen, {NO_UPDATE}")
+            recorder.journal.remark(f"{recorder.passes:,} backward passes were seen, {NO_UPDATE}")
         if recorder is not None and recorder.is_cut:
             recorder.leave_until(0)
             self.end_step(recorder)

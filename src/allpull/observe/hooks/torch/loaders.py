@@ -7,6 +7,7 @@ forever and so has no length: a pass of theirs is as long as they say.
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any, Optional
 
 from ..inference.step_inference import StepInference
@@ -24,23 +25,24 @@ def watch_loaders(inference: StepInference, workers: LoaderWorkers) -> None:
     @functools.wraps(construct)
     def observed_construct(self: Any, *args: Any, **kwargs: Any) -> None:
         loader = args[0] if args else kwargs.get("loader")
+        asked_ns = time.monotonic_ns()
         construct(self, *args, **kwargs)
         workers.starts(loader, self)
         self._allpull_length = _length_of_repeated(loader)
         self._allpull_most = _batch_size(loader)
         self._allpull_iterable = _workers_of_iterable(loader)
-        inference.pass_begun(self, loader)  # fastai's loader makes iterators itself
+        inference.pass_begun(self, loader, asked_ns)  # fastai's loader makes iterators itself
 
     @functools.wraps(iterate)
     def observed_iterate(self: Any) -> Any:
-        depth = inference.pass_begins()
+        depth, asked_ns = inference.pass_begins(), time.monotonic_ns()
         try:
             iterator = iterate(self)
         finally:
             inference.leave(depth)
         if isinstance(iterator, base):
             set_over(iterator, False)  # one that keeps its workers begins again
-        inference.pass_begun(iterator, self)
+        inference.pass_begun(iterator, self, asked_ns)
         return iterator
 
     base._allpull_length, base._allpull_most, base._allpull_iterable, base._allpull_is_over = 0, None, None, False
