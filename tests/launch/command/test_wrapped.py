@@ -266,28 +266,30 @@ PEER = "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by pee
 
 
 @pytest.mark.parametrize(
-    ("raised", "named"),
+    ("raised", "left", "named"),
     [
-        ({0: PEER}, "rank 1 on n1, rank 2 on n1"),
-        ({0: PEER, 2: PEER}, "rank 1 on n1"),
-        ({0: PEER, 2: "ValueError: no"}, None),  # it is the one: rank 1 was ended by the starter
-        ({0: PEER, 1: PEER, 2: PEER}, None),
-        ({}, None),
+        ({0: PEER}, (), "rank 1 on n1, rank 2 on n1 ended without"),
+        ({0: PEER, 2: PEER}, (), "rank 1 on n1 ended without"),
+        ({0: PEER, 2: PEER}, (1,), "rank 1 on n1 ended first, without an exception (sys.exit, "),
+        ({0: PEER}, (1,), "rank 2 on n1 ended without"),
+        ({0: PEER, 2: "ValueError: no"}, (), None),  # it is the one: rank 1 was ended by the starter
+        ({0: PEER, 1: PEER, 2: PEER}, (), None),
+        ({}, (1,), None),
     ],
 )
-def test_ranks_that_lost_a_neighbour_name_who_was_gone_without_a_word(tmp_path, raised, named):
+def test_ranks_that_lost_a_neighbour_name_who_was_gone(tmp_path, raised, left, named):
     for rank in range(3):
         for folder in ("steps", "events"):
             (tmp_path / folder).mkdir(exist_ok=True)
         header = {"rank": rank, "ranks": 3, "host": "n1", "pid": 1}
         (tmp_path / layout.steps_file(rank)).write_text(json.dumps(header) + "\n")
-        event = {"kind": "exception", "t_ns": 1} if rank in raised else {"kind": "epoch", "t_ns": 1}
+        event = {"kind": "exception" if rank in raised else "end" if rank in left else "epoch", "t_ns": 1}
         (tmp_path / layout.events_file(rank)).write_text(json.dumps(header) + "\n" + json.dumps(event) + "\n")
     failures = tuple(RankFailure(rank=rank, host="n1", exit_code=1, exception=text) for rank, text in raised.items())
     found = lost_rank(tmp_path, failures)
     assert (found is None) == (named is None)
     if found is not None:
-        assert found.startswith(f"{named} ended without")
+        assert found.startswith(named)
         assert PEER in found
 
 

@@ -28,7 +28,7 @@ from allpull.observe.sidecar.start import await_end, start_detached
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
 from allpull.rundir.read.endings import has_ended
-from allpull.rundir.read.headers import rank_headers
+from allpull.rundir.read.headers import RankHeader, rank_headers
 from allpull.rundir.write import whole_json
 
 LAUNCHER = "command"
@@ -147,9 +147,10 @@ def failures_of(directory: Path, pid: int, code: int) -> tuple[RankFailure, ...]
 
 
 def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
-    """A sentence that names ranks that died silently first, if every rank that raised lost its connection to one.
+    """A sentence that names ranks that were gone first, if every rank that raised lost its connection to one.
 
-    None: a rank raised something else, or none is silent.
+    They died silently or, if none did, left without an exception, as by ``sys.exit``. None: a rank raised something
+    else, or there are none.
 
     Ranks that the command itself ended are silent too: they are named only if all ``failures`` are lost connections,
     one of which must have been to them.
@@ -157,20 +158,27 @@ def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
     raised = [failure for failure in failures if failure.exception is not None]
     if not raised or not all(failure.lost_peer for failure in raised):
         return None
-    silent = silent_ranks(directory, {failure.rank for failure in failures})
-    if silent is None:
+    others = {failure.rank for failure in failures}
+    gone = silent_ranks(directory, others) or _left_ranks(directory, others)
+    if gone is None:
         return None
     first = raised[0]
-    return f"{silent}; rank {first.rank} on {first.host} then lost its connection: {first.exception}"
+    return f"{gone}; rank {first.rank} on {first.host} then lost its connection: {first.exception}"
 
 
 def silent_ranks(directory: Path, raised: Set[int]) -> str | None:
     """A sentence that names the ranks, other than ``raised``, that ended without recording it; None: there are none."""
-    silent = [
-        rank for rank in rank_headers(directory) if rank.rank not in raised and not has_ended(directory, rank.rank)
-    ]
-    if not silent:
-        return None
-    names = ", ".join(f"rank {rank.rank} on {rank.host}" for rank in silent[:MOST_NAMED])
-    more = f" and {len(silent) - MOST_NAMED:,} more" if len(silent) > MOST_NAMED else ""
-    return f"{names}{more} ended without a Python exception (killed, or out of memory?)"
+    silent = [one for one in rank_headers(directory) if one.rank not in raised and not has_ended(directory, one.rank)]
+    return f"{_named(silent)} ended without a Python exception (killed, or out of memory?)" if silent else None
+
+
+def _left_ranks(directory: Path, raised: Set[int]) -> str | None:
+    """The same of those that ended as a program does, which does not tell with which code; None: there are none."""
+    left = [one for one in rank_headers(directory) if one.rank not in raised and has_ended(directory, one.rank)]
+    return f"{_named(left)} ended first, without an exception (sys.exit, or fewer batches?)" if left else None
+
+
+def _named(ranks: Sequence[RankHeader]) -> str:
+    names = ", ".join(f"rank {rank.rank} on {rank.host}" for rank in ranks[:MOST_NAMED])
+    more = f" and {len(ranks) - MOST_NAMED:,} more" if len(ranks) > MOST_NAMED else ""
+    return f"{names}{more}"
