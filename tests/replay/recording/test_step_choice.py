@@ -155,6 +155,19 @@ def test_only_ordinary_steps_outside_a_window_are_compared_with_those_in_it() ->
     assert gap.text.startswith("14 more steps, from 0 to 13, took 96 ms each instead of 66 ms, and are not explained")
 
 
+@pytest.mark.parametrize(("made", "is_said"), [(24, True), (35, False)])
+def test_steps_that_some_ranks_make_alone_are_said_to_be_in_no_gain(made: int, is_said: bool) -> None:
+    """As with `join()`, or shards of unequal length: the ranks but one end after ``made`` of 40 steps."""
+    run = records(Program(steps=40))
+    shorter = (pl.col("rank") == 0) | (pl.col("step") < made)
+    window = window_of(replace(run, steps=run.steps.filter(shorter), ready=run.ready.filter(shorter)))
+    assert window.steps[-1] < made
+    expected = (
+        f"{40 - made} more steps, from {made} to 39, took 67 ms each, and are not explained: not all ranks recorded"
+    )
+    assert any(text.startswith(expected) for text in texts(window.gaps)) is is_said
+
+
 def test_a_resumed_training_begins_another_series() -> None:
     run = tagged(records(Program(steps=20)), "resumed", [7])
     assert steps_of(run) == [7, 19]

@@ -89,6 +89,7 @@ def choose_steps(aligned: AlignedRun) -> ChosenSteps | NoWindow:
         others = list(_gap_of_unjoined(int(sound.sum()), rows.size))
     else:
         others = [] if slow or strange else list(_gap_of_others(table, sound & (kinds == 0), rows))
+        others += _gap_of_some(table)
     where = "they are left out" if begins is not None else "the window lies between them"
     gaps = [Gap(kind="steps left out", text=f"{why}: {where}") for why in (slow, strange) if why]
     return ChosenSteps(numbers=numbers[rows], kinds=kinds[rows], cut_ns=cut_ns, gaps=(*gaps, *others))
@@ -134,6 +135,19 @@ def _gap_of_others(table: pl.DataFrame, ordinary: Bools, rows: NDArray[np.intp])
             f"{counted(steps.size, 'more step')}, from {steps[0]:,} to {steps[-1]:,}, took "
             f"{show_time(each_ns / NS_PER_S)} each instead of {instead}, and are not explained: they make up no whole "
             "epoch, or something outside all steps parts them from these"
+        )
+        yield Gap(kind="steps left out", text=text)
+
+
+def _gap_of_some(table: pl.DataFrame) -> Iterator[Gap]:
+    """That some ranks went on alone for much of the time: of what it costs the others, no step of all tells."""
+    of_some = table.filter(~pl.col("whole"))
+    wall_ns, steps = of_some["wall"].to_numpy(), of_some["step"]
+    if steps.len() >= FEWEST and wall_ns.sum() > OTHERS * table["wall"].to_numpy().sum():
+        each = show_time(float(wall_ns.mean()) / NS_PER_S)
+        text = (
+            f"{counted(steps.len(), 'more step')}, from {steps[0]:,} to {steps[-1]:,}, took {each} each, and are not "
+            "explained: not all ranks recorded them. Gains are those of the steps of all"
         )
         yield Gap(kind="steps left out", text=text)
 
