@@ -257,8 +257,11 @@ for way in (made_first, compiled_first, in_place, made_first_in_place, a_step_of
 
 
 @pytest.mark.slow
-def test_an_optimizer_that_is_compiled_steps_where_its_gradients_are_dropped(watched: Watch, tmp_path: Path) -> None:
-    source = TRAINING + LOOP.replace("optimizer.step()", "torch.compile(optimizer.step, backend='eager')()")
+@pytest.mark.parametrize("backend", ["eager", "inductor"])
+def test_an_optimizer_that_is_compiled_steps_where_its_gradients_are_dropped(
+    watched: Watch, tmp_path: Path, backend: str
+) -> None:
+    source = TRAINING + LOOP.replace("optimizer.step()", f"torch.compile(optimizer.step, backend={backend!r})()")
     source += "print([loss.hex() for loss in losses])\n"
     run = watched(source)
     assert (run.code, run.out) == (0, plain(source, tmp_path)), run.err
@@ -267,6 +270,74 @@ def test_an_optimizer_that_is_compiled_steps_where_its_gradients_are_dropped(wat
     assert [step.samples for step in steps] == [16 + 16, 16, 16, 6, *SAMPLES]  # two until it is known
     assert [step.optimizer_ns for step in steps] == 9 * [None]
     assert [event.part for event in run.events("switched_off")] == ["optimizers"]
+
+
+@pytest.mark.slow
+def test_gradients_that_are_dropped_without_a_step_end_none(watched: Watch) -> None:
+    """As in Opacus: each part of a batch clears the gradients, and what it adds up elsewhere is applied after three."""
+    run = watched(
+        TRAINING
+        + """
+sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
+for number in range(24):
+    for part in range(3):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(torch.randn(4, 8)), torch.randint(0, 3, (4,))).backward()
+        for total, parameter in zip(sums, model.parameters()):
+            total += parameter.grad
+    for total, parameter in zip(sums, model.parameters()):
+        parameter.grad = total.clone()
+        total.zero_()
+    optimizer.step()
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    assert not run.events("switched_off")
+    assert [step.backward_passes for step in run.steps()] == 24 * [3]
+
+
+@pytest.mark.slow
+def test_a_network_that_a_function_runs_without_gradients_is_not_evaluated(watched: Watch) -> None:
+    """As in torchdiffeq's adjoint method: the backward pass runs it again, with gradients."""
+    run = watched(
+        """
+import time, torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+    def forward(self, x):
+        time.sleep(0.01)
+        return self.inner(x)
+
+class Adjoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, *parameters):
+        ctx.save_for_backward(x)
+        return net(net(x))
+
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad():
+            y = net(net(ctx.saved_tensors[0].detach()))
+        return (None, *torch.autograd.grad(y, tuple(net.parameters()), grad))
+
+net = Net()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(12):
+    optimizer.zero_grad()
+    Adjoint.apply(torch.randn(8, 4), *net.parameters()).sum().backward()
+    optimizer.step()
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    assert not run.events("span")
+    steps = run.steps()
+    assert len(steps) == 12
+    assert all(step.forward_ns > 20_000_000 and step.backward_ns > 20_000_000 for step in steps[1:])
+    assert {step.samples for step in steps[1:]} == {8}
 
 
 @pytest.mark.parametrize("how", ["net", "torch.compile(net, backend='eager')"])

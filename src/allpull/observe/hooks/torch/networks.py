@@ -16,7 +16,7 @@ from ...recording.arrival import Arrival, watch_ddp
 from ..inference.step_inference import StepInference
 from ..safety import safely
 from .dynamo_skip import skip_our_code
-from .noted_calls import learning, running
+from .noted_calls import is_within_function, learning, running
 from .untrained import Untrained
 
 SLOT = "_compiled_call_impl"  # where Module.compile stores the call that replaces the module's own
@@ -280,6 +280,7 @@ class Networks:
         if self.see_inputs is not None:
             self.see_inputs(inputs.values() if isinstance(inputs, dict) else inputs)
         calls = self._inference.deferred
+        learns = learns or (_bare(network).training and is_within_function())
         if calls.has_learned and not (is_grad_enabled() or _bare(network).training):
             self._inference.is_evaluated(_in_training(network))
             self._wrap_train()

@@ -11,6 +11,7 @@ A phase is ``open`` last of all where it begins, and no longer before it is note
 
 from __future__ import annotations
 
+import sys
 from threading import get_ident
 from typing import Any, Callable, Tuple
 
@@ -122,6 +123,16 @@ def running(
                     calls.repeat()
 
     return observed
+
+
+def is_within_function() -> bool:
+    """Whether we are called by a `torch.autograd.Function`, which runs its forward pass without gradients."""
+    from torch.autograd import Function  # noqa: PLC0415  this runs after torch was imported
+
+    apply, frame = Function.apply.__func__.__code__, sys._getframe(1)  # type: ignore[attr-defined]  # a class method
+    while frame is not None and frame.f_code is not apply:
+        frame = frame.f_back  # type: ignore[assignment]  # None: the last one
+    return frame is not None
 
 
 def learning(calls: Deferred, backward: Callable[..., None], otherwise: Callable[[Any], None]) -> Callable[..., None]:

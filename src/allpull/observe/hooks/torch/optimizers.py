@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any, Callable, Dict, Tuple
 
 from ...recording.step_line import OPTIMIZER
@@ -81,21 +82,38 @@ class Closures:
 
 
 def _watch_dropping(inference: StepInference, base: Any) -> None:
-    """Observe ``zero_grad`` until an optimizer is observed to step."""
+    """Observe ``zero_grad`` until an optimizer is observed to step.
+
+    A step out of sight has changed the parameters; a program that accumulates may drop gradients for reasons of its
+    own, such as Opacus, which adds up those of each sample elsewhere.
+    """
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
 
     zero = base.zero_grad
+    versions: "weakref.WeakKeyDictionary[Any, object]" = weakref.WeakKeyDictionary()
 
     @functools.wraps(zero)
     def observed(self: Any, *args: Any, **kwargs: Any) -> None:
         if not is_dynamo_compiling():
             if not inference.steps_taken:
-                inference.gradients_dropped()
+                version = _version(self)
+                if versions.get(self) != version:
+                    inference.gradients_dropped()
+                versions[self] = version
             elif base.zero_grad is observed:
                 base.zero_grad = zero  # not needed any more
         zero(self, *args, **kwargs)
 
     base.zero_grad = observed
+
+
+def _version(optimizer: Any) -> object:
+    """What the next change of the parameters that get gradients will change; not equal to any if it is not known."""
+    try:
+        parameters = (one for group in optimizer.param_groups for one in group["params"] if one.grad is not None)
+        return next(parameters)._version
+    except Exception:  # noqa: BLE001  a class of the program's own, or there is none
+        return object()
 
 
 def watch_scalers(inference: StepInference) -> None:
