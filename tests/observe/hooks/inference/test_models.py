@@ -273,6 +273,51 @@ def test_an_optimizer_that_is_compiled_steps_where_its_gradients_are_dropped(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("has_closure", [False, True])
+@pytest.mark.parametrize("is_made", [False, True])
+def test_an_optimizer_around_another_takes_one_step(watched: Watch, has_closure: bool, is_made: bool) -> None:
+    """As Lookahead, and SAM, which may give the inner one a closure; not all are made as torch's optimizers are."""
+    run = watched(
+        TRAINING
+        + f"""
+from collections import OrderedDict
+
+class Around(torch.optim.Optimizer):
+    def __init__(self, inner):
+        if {is_made}:
+            super().__init__(inner.param_groups, {{}})
+        else:
+            self._optimizer_step_pre_hooks, self._optimizer_step_post_hooks = OrderedDict(), OrderedDict()
+            self.defaults, self.state, self.param_groups = inner.defaults, inner.state, inner.param_groups
+            self._patch_step_function()
+        self.inner = inner
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+optimizer = Around(optimizer)
+for number in range(40):
+    for x, y in loader:
+        def closure():
+            optimizer.zero_grad()
+            loss = nn.functional.cross_entropy(model(x), y)
+            loss.backward()
+            return loss
+        if {has_closure}:
+            optimizer.step(closure)
+        else:
+            closure()
+            optimizer.step()
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    steps = run.steps()
+    assert [step.samples for step in steps] == 40 * SAMPLES
+    assert {step.backward_passes for step in steps} == {1}
+    assert all(step.forward_ns and step.backward_ns and step.optimizer_ns for step in steps)
+
+
+@pytest.mark.slow
 def test_gradients_that_are_dropped_without_a_step_end_none(watched: Watch) -> None:
     """As in Opacus: each part of a batch clears the gradients, and what it adds up elsewhere is applied after three."""
     run = watched(

@@ -282,6 +282,8 @@ class StepInference(NotLearning):
                 return
             if depth >= 0:
                 recorder.leave_until(depth)
+            if self.stepping and OPTIMIZER in recorder.stack:
+                return  # within another one, such as a Lookahead around it, which ends the step
             self.steps_taken += 1
             if not recorder.is_cut:
                 self.learns_unseen(recorder)
