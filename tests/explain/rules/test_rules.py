@@ -840,3 +840,15 @@ def test_where_other_programs_keep_cpus_busy_a_drift_may_be_theirs() -> None:
         (finding,) = (one for one in found(job(2, forward=later), shared).findings if one.rule == "drift")
         assert ("other programs" in finding.remedy) == named
         assert any("that other programs keep busy" in one.what for one in finding.evidence) == named
+
+
+@pytest.mark.parametrize("change", [1.0, 0.7])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_rank_that_is_late_for_a_while_costs_what_the_run_without_it_saves(ranks: int, change: float) -> None:
+    """From step 50 of 100 on, when the work of all may shrink, too: neither change of level is jitter."""
+    late_s, shrinks_s = np.zeros((100, ranks)), np.zeros((100, ranks))
+    late_s[50:, 1], shrinks_s[50:] = 0.03, (change - 1) * 0.02
+    made, healthy = (job(ranks, 100, forward=forward_s, backward=shrinks_s) for forward_s in (late_s, 0.0))
+    (finding,) = found(made).findings
+    assert (finding.rule, finding.ranks) == ("slow-rank", [1])
+    assert finding.gain.value == pytest.approx(replay(made).total_s / replay(healthy).total_s, rel=0.003)

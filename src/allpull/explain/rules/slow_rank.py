@@ -379,7 +379,7 @@ def _without(group: Group, facts: Facts) -> Removal:
             gone_s={member.rank: member.size.value for member in group.members},
             evenly=facts.late.stalled.late,
         )
-    return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=facts.late.computing)
+    return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=facts.late.computing, during=one.rows)
 
 
 def _with_other_causes(facts: Facts) -> set[int]:
