@@ -72,6 +72,13 @@ def test_the_exit_code_of_the_rank_is_passed_on(tmp_path, monkeypatch, ending, c
     assert (record.exit.code, record.exit.rank) == (code, 1)
 
 
+def test_a_rank_that_a_signal_ends_is_the_cause_although_the_agent_ends_others_by_the_same(tmp_path, monkeypatch):
+    program = "import os, signal, time\nif os.environ['RANK'] == '1':\n    signal.raise_signal(15)\ntime.sleep(60)\n"
+    record, _ = run_program(tmp_path, monkeypatch, program, ranks=3)
+    assert record.exit is not None
+    assert (record.exit.code, record.exit.rank, record.exit.signal) == (128 + 15, 1, "SIGTERM")
+
+
 @pytest.mark.parametrize("ending", ["sys.exit(0)", "os._exit(0)"])
 def test_a_rank_that_leaves_early_without_an_error_is_named_beside_its_victim(tmp_path, monkeypatch, ending):
     """Of three ranks one is ended by the agent: it did not leave."""

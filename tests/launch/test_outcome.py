@@ -91,6 +91,18 @@ def test_the_cause_does_not_depend_on_the_order_of_reports(failures):
     assert exit_of([HostEnding(host="n1", code=1, failures=tuple(failures))]).rank == 2
 
 
+def test_a_rank_that_ended_by_a_signal_before_we_ended_any_is_the_cause():
+    """Also by SIGTERM, which is what we send: the agent looks who is gone before it does."""
+    lost = "RuntimeError: [pair.cc:537] Read error [127.0.0.1]:55195: Connection reset by peer."
+    cause = replace(failure(1, -15), was_ended=False)
+    raised = replace(failure(0, 1, raised_ns=3), exception=lost, was_ended=False)
+    victims = [replace(failure(rank, -15), was_ended=True) for rank in (2, 3)]
+    assert first_failure([raised, cause, *victims]) == cause
+    assert first_failure([*victims, cause]) == cause
+    slow_to_end = replace(failure(0, -9), was_ended=True)
+    assert first_failure([slow_to_end, raised]) == raised
+
+
 def test_signals_become_shell_codes():
     exit_ = exit_of([HostEnding(host="n1", code=1, failures=(failure(2, -11),))])
     assert (exit_.code, exit_.signal) == (139, "SIGSEGV")

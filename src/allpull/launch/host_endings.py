@@ -6,7 +6,7 @@ import re
 import signal
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from allpull.observe import scratch
@@ -33,6 +33,7 @@ LOST_PEER = ("Connection closed by peer", "Connection reset by peer", "Broken pi
 class RankFailure:
     """One rank that failed. ``exit_code`` is negative for a signal, as in ``subprocess``.
 
+    ``was_ended``: by whoever started it, because another one had failed; None: it may have been, if by SIGTERM.
     ``raised_ns`` is a time on the monotonic clock of boot ``boot_id``; add ``realtime_ahead_ns`` for real time.
     """
 
@@ -45,6 +46,13 @@ class RankFailure:
     boot_id: str | None = None
     realtime_ahead_ns: int = 0
     log_tail: tuple[str, ...] = ()
+    was_ended: bool | None = None
+
+    @property
+    def by_signal(self) -> bool:
+        """Whether a signal ended it that was not sent because another one had failed."""
+        is_ours = self.exit_code == -signal.SIGTERM if self.was_ended is None else self.was_ended
+        return self.exit_code < 0 and not is_ours
 
     @property
     def lost_peer(self) -> bool:
@@ -136,7 +144,10 @@ def endings_from_ranks(
 
 def _host_ending(directory: Path, ending: AgentEnding, host: str, code: int) -> HostEnding:
     failures = (
-        failure_of(directory, rank, host, exit_code=exit_, raised=ending.raised.get(rank))
+        replace(
+            failure_of(directory, rank, host, exit_code=exit_, raised=ending.raised.get(rank)),
+            was_ended=ending.was_ended.get(rank, exit_ == -signal.SIGTERM),
+        )
         for rank, exit_ in ending.exit_codes.items()
     )
     versions = {name: ending.versions[name] for name in ("python", *PACKAGES) if name in ending.versions}

@@ -59,7 +59,7 @@ def first_failure(failures: Iterable[RankFailure]) -> RankFailure | None:
 
 
 def _rank_of_suspicion(failure: RankFailure, *, one_clock: bool) -> tuple[int, int, int]:
-    if failure.exit_code < 0 and failure.exit_code != -signal.SIGTERM:
+    if failure.by_signal:
         return (0, 0, failure.rank)
     if failure.raised_ns is not None:
         raised_ns = failure.raised_ns + (0 if one_clock else failure.realtime_ahead_ns)

@@ -33,6 +33,8 @@ class Exit(Record):
 
         >>> Exit(code=137, rank=1, host="n1", signal="SIGKILL").describe()
         'rank 1 on n1 was ended by SIGKILL'
+        >>> Exit(code=134, rank=1, host="n1", signal="SIGABRT", exception="ValueError: no").describe()
+        'rank 1 on n1 was ended by SIGABRT, after ValueError: no'
         >>> Exit(code=1, rank=0, host="n1", exception="ValueError: no").describe()
         'rank 0 on n1 failed: ValueError: no'
         >>> Exit(code=1, rank=0, host="n1", exception="BadInput: no digits at data", hint="get them").describe()
@@ -43,7 +45,7 @@ class Exit(Record):
         if self.rank is None:
             return self.reason or f"the job ended with code {self.code}"
         if self.signal:
-            end = f"was ended by {self.signal}"
+            end = f"was ended by {self.signal}" + (f", after {self.exception}" if self.exception else "")
         else:
             end = f"failed: {self.exception or f'exit code {self.code}, no Python exception recorded'}"
         more = [self.reason, f"hint: {self.hint}" if self.hint else None]

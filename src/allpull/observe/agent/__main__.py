@@ -14,7 +14,7 @@ import resource
 import signal
 import socket
 import sys
-from typing import Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, NoReturn, Optional, Sequence, Tuple
 
 from torch.distributed import DistError
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -190,14 +190,14 @@ def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], j
         except (HostsDisconnected, DistError) as error:
             reason = f"the hosts of the job lost each other: {first_line(error)}"
             sys.stderr.write(f"{reason}\n")
-            failures = failure_records(agent.failures)
+            failures = failure_records(agent.failures, agent.by_themselves)
             return {"code": exit_code(failures) if failures else LOST, "reason": reason, "failures": failures}
         finally:
             ignore_endings()
             hosts.shutdown()
     finally:
         scratch.remove(folder)
-    failures = failure_records(result.failures)
+    failures = failure_records(result.failures, agent.by_themselves)
     return {
         "code": exit_code(failures) if result.is_failed() else 0,
         "failures": failures,
@@ -205,13 +205,17 @@ def run_ranks(job: JobFile, place: JobHost, listener: Optional[socket.socket], j
     }
 
 
-def failure_records(failures: Mapping[int, ProcessFailure]) -> List[Dict[str, Any]]:
-    """The failed ranks, in plain values; ``raised`` is the exception that a rank of ours left to the agent."""
+def failure_records(failures: Mapping[int, ProcessFailure], by_themselves: Sequence[int]) -> List[Dict[str, Any]]:
+    """The failed ranks, in plain values; ``raised`` is the exception that a rank of ours left to the agent.
+
+    ``was_ended``: it is not one of those that ended ``by_themselves``, None: that is not known of any.
+    """
     return [
         {
             "rank": rank,
             "pid": failure.pid,
             "exit_code": failure.exitcode,
+            "was_ended": rank not in by_themselves if by_themselves else None,
             "raised": failure.error_file_data.get(scratch.RAISED)
             if isinstance(failure.error_file_data, dict)
             else None,

@@ -8,7 +8,7 @@ every host have: until then its ranks may be restarted.
 from __future__ import annotations
 
 import sys
-from typing import Any, Dict, List, Sequence
+from typing import Any, Callable, Dict, List, Sequence
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -28,7 +28,8 @@ class ElasticAgent(LocalElasticAgent):
     """The agent of one of several hosts.
 
     ``failures``, by rank, are those of its ranks that ended this round here; ``finished`` are the ranks that had ended
-    with exit code 0 then, as far as this version of torch tells.
+    with exit code 0 then, and ``by_themselves`` all that had ended before torch ended the others, as far as this
+    version of torch tells: a signal that we sent is none that a rank failed by.
     """
 
     def __init__(self, spec: WorkerSpec, hosts: FixedHosts, **options: Any) -> None:
@@ -36,6 +37,7 @@ class ElasticAgent(LocalElasticAgent):
         self._hosts = hosts
         self.failures: Dict[int, ProcessFailure] = {}
         self.finished: List[int] = []
+        self.by_themselves: List[int] = []
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         """The state of the ranks, polled by torch ten times per second; an override, as torch has no other extension.
@@ -62,9 +64,26 @@ class ElasticAgent(LocalElasticAgent):
             return RunResult(state=WorkerState.FAILED)
         return result if outcome else RunResult(state=WorkerState.HEALTHY)
 
+    def _start_workers(self, worker_group: WorkerGroup) -> Dict[int, Any]:
+        """The processes of the ranks, started; an override, to look at them before torch ends those that are left."""
+        started: Dict[int, Any] = super()._start_workers(worker_group)
+        context: Any = self._pcontext
+        close = context.close
+
+        def look_and_close(*args: Any, **kwargs: Any) -> None:
+            context.close = close  # it is called again when nobody is left
+            self.by_themselves = self._ended(worker_group, lambda process: process.poll() is not None)
+            close(*args, **kwargs)
+
+        context.close = look_and_close
+        return started
+
     def _finished(self, worker_group: WorkerGroup) -> List[int]:
+        return self._ended(worker_group, lambda process: process.returncode == 0)
+
+    def _ended(self, worker_group: WorkerGroup, is_wanted: Callable[[Any], bool]) -> List[int]:
         handlers = getattr(self._pcontext, "subprocess_handlers", {})
-        ended = (local for local, handler in handlers.items() if handler.proc.returncode == 0)
+        ended = (local for local, handler in handlers.items() if is_wanted(handler.proc))
         return sorted(worker_group.workers[local].global_rank for local in ended)
 
 

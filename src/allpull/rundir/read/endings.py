@@ -21,7 +21,8 @@ MAX_VERSION = 100  # characters
 class AgentEnding:
     """What the agent of ``host`` wrote about its end.
 
-    ``index`` is the host's place in the job; ``exit_codes`` those of its failed ranks, by rank; ``raised`` the
+    ``index`` is the host's place in the job; ``exit_codes`` those of its failed ranks, by rank; ``was_ended``: whether
+    the agent ended them, as far as it knows; ``raised`` the
     exceptions of ranks that could not record them; ``finished`` are ranks that had ended with exit code 0 when others
     failed; ``reason`` says what ended them if no rank did; ``versions`` are those of packages by name, None where one
     is not installed.
@@ -31,6 +32,7 @@ class AgentEnding:
     index: int
     code: int
     exit_codes: Mapping[int, int]
+    was_ended: Mapping[int, bool]
     raised: Mapping[int, Raised]
     finished: tuple[int, ...]
     reason: str | None
@@ -87,6 +89,7 @@ def _agent_ending(fields: dict[str, Any]) -> AgentEnding | None:
         index=index if type(index) is int else 0,
         code=code,
         exit_codes={failure["rank"]: failure["exit_code"] for failure in failures},
+        was_ended={one["rank"]: ended for one in failures if isinstance(ended := one.get("was_ended"), bool)},
         raised={failure["rank"]: raised for failure in failures if (raised := _raised(failure.get("raised")))},
         finished=_ranks(fields.get("finished")),
         reason=reason[:MAX_REASON] if isinstance(reason, str) else None,
