@@ -852,3 +852,22 @@ def test_a_rank_that_is_late_for_a_while_costs_what_the_run_without_it_saves(ran
     (finding,) = found(made).findings
     assert (finding.rule, finding.ranks) == ("slow-rank", [1])
     assert finding.gain.value == pytest.approx(replay(made).total_s / replay(healthy).total_s, rel=0.003)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_ranks_that_are_late_one_after_the_other_are_each_found(ranks: int) -> None:
+    """Rank 1 in steps 0 to 39, rank 0 from then on: of few ranks the others are late themselves half of the time."""
+    rows = np.arange(100)[:, None]
+    one_s, other_s = (
+        np.where((np.arange(ranks) == rank) & when, 0.03, 0.0) for rank, when in ((1, rows < 40), (0, rows >= 40))
+    )
+    made = job(ranks, 100, backward=one_s + other_s)
+    findings = found(made).findings
+    assert {(finding.rule, *finding.ranks) for finding in findings} == {("slow-rank", 0), ("slow-rank", 1)}
+    for finding in findings:
+        others_s = one_s if finding.ranks == [0] else other_s
+        without = replay(job(ranks, 100, backward=others_s)).total_s
+        assert finding.gain.value == pytest.approx(replay(made).total_s / without, rel=0.01)
+        assert "most of it in backward" in finding.title
+        assert ("up to step 139" in finding.title) is (finding.ranks == [1])
+        assert ("from step 140 on" in finding.title) is (finding.ranks == [0])

@@ -18,12 +18,11 @@ def excess_by_phase(facts: Facts, *, pauses: bool) -> dict[str, Floats]:
     """By how much each rank exceeds the others in each phase, s per step, (ranks,); phase → seconds.
 
     Of ranks that are late before different meetings, before their own ones: in a step as a whole they may be no longer.
-    Of one that pauses, in its ``pauses``, or without them.
+    Of one that pauses, in its ``pauses``, or without them; of one that is late for a while, in it.
     """
     phases = [name for name in COMPUTING if name in facts.window.work]
     if not facts.late.own_meetings:
-        pausing = [one for one in facts.late.slow if one.pauses]
-        return {name: _beyond(facts.window.per_step(name), pausing, pauses=pauses) for name in phases}
+        return {name: _beyond(facts.window.per_step(name), facts.late.slow, pauses=pauses) for name in phases}
     excess = {name: np.zeros(facts.window.ranks) for name in phases}
     for name in phases:
         before_s = before_meetings(facts.window, [name])
@@ -51,16 +50,20 @@ def in_each_step(facts: Facts, late: Iterable[Outlier]) -> dict[str, Floats]:
     return {name: (share * seconds)[None] for name, seconds in excess.items()}
 
 
-def _beyond(seconds: Floats, pausing: Sequence[Outlier], *, pauses: bool) -> Floats:
-    """By how much each rank exceeds the others, s, (ranks,), the ``pausing`` ones in their ``pauses`` or without them.
+def _beyond(seconds: Floats, late: Sequence[Outlier], *, pauses: bool) -> Floats:
+    """By how much each rank exceeds the others, s, (ranks,), the ``late`` ones in their ``pauses`` or without them.
 
     ``seconds``: (steps, ranks). A rank that is late in the other steps, too, pauses by what exceeds that.
     """
+    pausing = [one for one in late if one.pauses]
     usual_s, beyond_s, more_s = seconds.copy(), beyond_others(seconds), beyond_usual(seconds)
     for one in pausing:
         rows = list(one.pauses)
         usual_s[rows, one.rank] -= more_s[rows, one.rank]
     excess: Floats = beyond_others(usual_s).mean(axis=0)
+    for one in late:
+        if one.rows is not None:
+            excess[one.rank] = beyond_s[one.rows[0] : one.rows[1] + 1, one.rank].sum() / len(seconds)
     for one in pausing if pauses else ():
         late_s = beyond_s if one.split is None else more_s
         excess[one.rank] = late_s[list(one.pauses), one.rank].sum() / len(seconds)

@@ -373,13 +373,14 @@ def _without(group: Group, facts: Facts) -> Removal:
     if everybody and all(member.rank in facts.late.own_phases for member in group.members):
         phases = {name for member in group.members for name in facts.late.own_phases[member.rank]}
         return partial(like_median, ranks=group.ranks, phases=phases)
-    if one.rank in _with_other_causes(facts) or everybody:
+    if one.rank in _with_other_causes(facts) or (everybody and one.rows is None):
         return partial(
             shortened,
             gone_s={member.rank: member.size.value for member in group.members},
             evenly=facts.late.stalled.late,
         )
-    return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=facts.late.computing, during=one.rows)
+    unlike = facts.late.computing if one.rows is None else ()  # those may be late at other times
+    return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=unlike, during=one.rows)
 
 
 def _with_other_causes(facts: Facts) -> set[int]:

@@ -31,8 +31,8 @@ def like_median(
     """``ranks`` work in ``phases`` as long as the median of the other ranks, event by event, and vary as those do.
 
     Ranks ``unlike`` stay as they are and are not part of that median, unless there are no others. Nothing changes where
-    there are no other ranks at all. ``during``: the rows of the first and last step of a while in which they are late:
-    they vary in it and outside of it, and that it begins or ends is no variation.
+    there are no other ranks at all, nor before and after the while in which they are late, ``during`` the rows of its
+    first and last step.
     """
     chosen = np.isin(np.arange(window.ranks), list(ranks))
     if chosen.all() or not chosen.any():
@@ -46,10 +46,23 @@ def like_median(
         changed[..., chosen] = _median(seconds[..., models])
         return changed
 
-    rows = np.arange(window.steps.size)
-    apart = np.zeros(rows.size, dtype=np.bool_) if during is None else (rows >= during[0]) & (rows <= during[1])
-    level = _varying(_changed(window, phases, levelled), window, phases, chosen, models=models, apart=apart)
+    first, last = during or (0, window.steps.size - 1)
+    there = np.isin(np.arange(window.steps.size), np.arange(first, last + 1))
+    level = _varying(_changed(window, phases, levelled), window, phases, chosen, models=models, there=there)
+    if not there.all():
+        level = _only(level, window, there)
     return _making_alike(level, chosen, models) if "input" in phases else level
+
+
+def _only(changed: Window, window: Window, there: Bools) -> Window:
+    """``window`` with the work of ``changed`` in the steps ``there``, (steps,)."""
+    of_events = there[window.step_of]
+    work = {name: np.where(of_events[:, None], changed.work[name], own) for name, own in window.work.items()}
+    lane, other = window.reductions, changed.reductions
+    if lane is not None and other is not None:
+        of_lane = of_events[window.kind == REDUCE][:, None, None]
+        lane = replace(lane, lead_s=np.where(of_lane, other.lead_s, lane.lead_s))
+    return replace(changed, work=work, reductions=lane)
 
 
 def _making_alike(window: Window, chosen: Bools, models: Bools) -> Window:
@@ -82,24 +95,22 @@ def not_above_median(window: Window, ranks: Collection[int], phases: Collection[
 
 
 def _varying(
-    level: Window, window: Window, phases: Collection[str], chosen: Bools, *, models: Bools, apart: Bools
+    level: Window, window: Window, phases: Collection[str], chosen: Bools, *, models: Bools, there: Bools
 ) -> Window:
-    """``level`` in which the work of ``chosen`` ranks deviates as in ``window``, as far as that of ``models`` does.
-
-    They deviate from a level of their own in the steps ``apart``, (steps,).
+    """``level`` in which work of ``chosen`` ranks deviates ``there`` as in ``window``, as far as that of ``models``.
 
     A rank without jitter of its own is never the last one: of two equal ranks, that alone saves 0.56 standard
     deviations of their work before each event. What a rank varies by beyond the others is part of its fault. So is what
     goes with the others' work: a rank that is late in long steps alone is late there, and does not vary.
     """
-    usual = ~window.odd
+    usual = ~window.odd & there
     if not usual.any():
         return level
     work_s = sum((window.per_step(name) for name in phases), start=np.zeros(window.wall_s.shape))[usual]
     share = np.ones(window.ranks)
-    share[chosen] = _share_of_jitter(work_s[:, chosen], work_s[:, models], apart[usual])
+    share[chosen] = _share_of_jitter(work_s[:, chosen], work_s[:, models])
     used, own_s = usual[window.step_of], _of_events(level, phases)
-    deviation_s = share * _deviation(_of_events(window, phases), models, window, used, apart)
+    deviation_s = share * _deviation(_of_events(window, phases), models, window, used)
     varied_s = np.maximum(own_s + deviation_s, 0.0)
     varied_s *= _quotient(own_s[used].sum(axis=0), varied_s[used].sum(axis=0))  # below 0 there is none to take away
     kept = _quotient(varied_s, own_s)
@@ -113,14 +124,14 @@ def _varying(
     return replace(level, work=work, reductions=lane)
 
 
-def _share_of_jitter(work_s: Floats, models_s: Floats, apart: Bools) -> Floats:
+def _share_of_jitter(work_s: Floats, models_s: Floats) -> Floats:
     """The jitter of models divided by that of each rank, at most 1, (ranks,).
 
     ``work_s`` is (steps, ranks), and ``models_s`` (steps, models). Jitter is the part of a variance that is no
     covariance of the two: what steps have in common, such as batches of different lengths, is in both. Nor is it what
     grows or shrinks from the first step to the last.
     """
-    own, others = _about_lines(work_s, apart), _about_lines(models_s, apart)
+    own, others = _about_line(work_s), _about_line(models_s)
     common = others.T @ own / work_s.shape[0]
     usual = np.median(others.var(axis=0)[:, None] - common, axis=0)
     jitter = own.var(axis=0) - np.median(common, axis=0)
@@ -128,26 +139,15 @@ def _share_of_jitter(work_s: Floats, models_s: Floats, apart: Bools) -> Floats:
     return share
 
 
-def _deviation(work_s: Floats, models: Bools, window: Window, used: Bools, apart: Bools) -> Floats:
+def _deviation(work_s: Floats, models: Bools, window: Window, used: Bools) -> Floats:
     """By how much the excess of ``work_s`` over that of ``models`` differs from its mean, (events, ranks).
 
     A lateness that grows is larger than its mean in the end, and does not vary.
     """
     excess_s = work_s - _median(work_s[:, models])
-    there = apart[window.step_of]
-    for part in (used & there, used & ~there):
-        if part.any():
-            excess_s[part] = _about_line((excess_s - _mean_by_place(excess_s, window, part))[part])
+    excess_s -= _mean_by_place(excess_s, window, used)
+    excess_s[used] = _about_line(excess_s[used])
     return excess_s
-
-
-def _about_lines(values: Floats, apart: Bools) -> Floats:
-    """As ``_about_line``, with one line through the values ``apart``, (n,), and one through the others."""
-    about = np.empty_like(values)
-    for part in (apart, ~apart):
-        if part.any():
-            about[part] = _about_line(values[part])
-    return about
 
 
 def _about_line(values: Floats) -> Floats:

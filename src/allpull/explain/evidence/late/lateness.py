@@ -203,7 +203,8 @@ def _in_different_phases(window: Window, own_s: Floats, held_s: Floats) -> dict[
     computed_s, usual_s = without_pauses(own_s - held_s), -lower_median(held_s)
     queued_s = -float(usual_s.mean())  # when in a step the others waited is not known
     for name, seconds in phases.items():
-        late_there = [one.rank for one in late_in[name] if not one.pauses]  # at most half of all
+        always = (one.rank for one in late_in[name] if not one.pauses and one.rows is None)  # at most half of all
+        late_there = list(always)
         usual_s += np.median(np.delete(seconds, late_there, axis=1), axis=1)
     late: dict[int, Outlier] = {}
     where: dict[int, list[str]] = {}
@@ -279,11 +280,13 @@ def _beyond_queues(one: Outlier, least_s: Floats, most_s: Floats) -> float:
     """By how much a rank computes longer if it waited for a CPU as much as possible, and the others as little.
 
     ``least_s`` and ``most_s`` (steps, ranks) are the least and the largest computation of ranks themselves. Pauses are
-    compared in their steps, and what else makes ranks late without the pauses of others.
+    compared in their steps, as is a while in which one is late, and what else makes ranks late without the pauses of
+    others.
     """
     others_s = np.delete(without_pauses(most_s), one.rank, axis=1)
-    if one.pauses:
-        rows = list(one.pauses) if one.split is None else list(range(len(least_s)))
+    if one.pauses or one.rows is not None:
+        first, last = one.rows or (0, len(least_s) - 1)
+        rows = list(one.pauses) if one.pauses and one.split is None else list(range(first, last + 1))
         return float((least_s[rows, one.rank] - np.median(others_s[rows], axis=1)).sum() / len(least_s))
     return float(without_pauses(least_s)[:, one.rank].mean() - np.median(others_s.mean(axis=0)))
 
@@ -327,12 +330,14 @@ def step_s(window: Window) -> float:
 
 
 def _whole_hosts(slow: list[Outlier], machine: Machine) -> tuple[tuple[str, tuple[Outlier, ...]], ...]:
-    """Hosts of several ranks that are all slow, while another host has no slow rank."""
+    """Hosts of several ranks that are all slow at a time, while another host has no slow rank."""
     late = {one.rank: one for one in slow}
     slow_hosts = []
     clean = [host for host in machine.host_names if not any(rank in late for rank in machine.ranks_of(host))]
     for host in machine.host_names:
         ranks = machine.ranks_of(host)
-        if clean and len(ranks) > 1 and all(rank in late for rank in ranks):
+        whiles = [one.rows for rank in ranks if (one := late.get(rank)) is not None and one.rows is not None]
+        at_a_time = not whiles or max(first for first, _ in whiles) <= min(last for _, last in whiles)
+        if clean and len(ranks) > 1 and all(rank in late for rank in ranks) and at_a_time:
             slow_hosts.append((host, tuple(late[rank] for rank in ranks)))
     return tuple(sorted(slow_hosts, key=lambda one: -sum(each.size.value for each in one[1]) / len(one[1])))

@@ -35,7 +35,7 @@ Ranks that stand out are removed, and the others are tested again: what remains 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import comb
 
@@ -119,8 +119,8 @@ class Outliers:
 def outliers(work_s: Floats, *, least_s: float = 0.0, seed: int = 0) -> Outliers:
     """The ranks whose ``work_s`` (steps, ranks), in s ≥ 0, is above that of the others.
 
-    At most half of them are late otherwise than by regular pauses, and at most half by these. ``least_s``: none is
-    looked for where no rank works that long per step, as none can be above the others by as much.
+    At most half of them are late at a time otherwise than by regular pauses, and at most half by these. ``least_s``:
+    none is looked for where no rank works that long per step, as none can be above the others by as much.
     """
     steps, ranks = work_s.shape
     work_s = work_s.astype(np.float64)
@@ -133,11 +133,18 @@ def outliers(work_s: Floats, *, least_s: float = 0.0, seed: int = 0) -> Outliers
     floor_s = float("inf")
     while left.size > 1:
         above, floor_s = _above(usual_s[:, left], np.random.default_rng(seed))
-        above = above[: ranks // 2 - len(late)]
+        several = sum(one.rows is None for one in late.values())
+        above = [
+            (place, series, rows)
+            for place, series, rows in above
+            if rows is not None or (several := several + 1) <= ranks // 2
+        ]
         if not above:
             break
         late |= {int(left[place]): _outstanding(int(left[place]), series, rows) for place, series, rows in above}
         left = np.delete(left, [place for place, *_ in above])
+    if left.size <= 1 and late:  # each was late in its turn: what is left without that is the noise
+        _, floor_s = _above(_without_whiles(usual_s, late.values()), np.random.default_rng(seed))
     if len(intervals) <= ranks // 2:
         late |= {one.rank: one for one in _pausing(work_s, due, late)}
     return Outliers(ranks=tuple(sorted(late.values(), key=lambda one: -one.size.value)), floor_s=floor_s)
@@ -195,7 +202,7 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
     steadily_s, chance_s = _steadily(work_s)
     steady = (steadily_s > chance_s) | (means[1] > floors[1])
     for_a_while = _late_for_a_while(excess)
-    if len(for_a_while) > work_s.shape[1] // 2:  # they are late in turn
+    if _at_once(for_a_while.values(), len(excess)) > work_s.shape[1] // 2:  # they are late in turn
         for_a_while = {}
     out = steady | (means[0] > floors[0]) | np.isin(np.arange(work_s.shape[1]), list(for_a_while))
     outstanding = []
@@ -298,6 +305,24 @@ def _late_for_a_while(excess: Floats) -> dict[int, slice]:
         if (excess[there, rank] > max(0.0, usual_s + noise_s)).mean() >= LASTING:
             late[rank] = there
     return late
+
+
+def _without_whiles(work_s: Floats, late: Iterable[Outlier]) -> Floats:
+    """``work_s`` (steps, ranks) in which ranks that are ``late`` for a while work there like the others."""
+    excess, level_s = np.maximum(beyond_others(work_s), 0.0), work_s.copy()
+    for one in late:
+        if one.rows is not None:
+            there = slice(one.rows[0], one.rows[1] + 1)
+            level_s[there, one.rank] -= excess[there, one.rank]
+    return level_s
+
+
+def _at_once(whiles: Iterable[slice], steps: int) -> int:
+    """The most of ``whiles`` that are in one of ``steps`` steps."""
+    number = np.zeros(steps, dtype=np.intp)
+    for rows in whiles:
+        number[rows] += 1
+    return int(number.max(initial=0))
 
 
 def _may_change(excess: Floats) -> Bools:
