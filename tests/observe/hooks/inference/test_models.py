@@ -342,6 +342,43 @@ for number in range(24):
 
 
 @pytest.mark.slow
+def test_copies_that_take_over_the_attributes_of_a_network_run_with_their_own_weights(
+    watched: Watch, tmp_path: Path
+) -> None:
+    """As in `higher`, learn2learn and DataParallel; also after the network itself is gone."""
+    source = (
+        TRAINING.replace(", momentum=0.9", "")
+        + LOOP
+        + """
+def emptied(copied):
+    copied._parameters = {name: torch.zeros_like(one) for name, one in copied._parameters.items()}
+    copied._modules = {name: emptied(clone(one)) for name, one in copied._modules.items()}
+    copied._buffers = dict(copied._buffers)
+    return copied
+
+def clone(module):
+    copied = module.__new__(type(module))
+    copied.__dict__ = module.__dict__.copy()
+    return copied
+
+import copy, gc
+x = data.tensors[0]
+model.eval()
+print(model(x).sum().item(), emptied(clone(model))(x).sum().item(), emptied(copy.copy(model))(x).sum().item())
+print(emptied(model._replicate_for_data_parallel())(x).sum().item(), copy.deepcopy(model)(x).sum().item())
+left = emptied(clone(model))
+model = optimizer = None
+gc.collect()
+print(left(x).sum().item(), [loss.hex() for loss in losses])
+"""
+    )
+    run = watched(source)
+    assert (run.code, run.err) == (0, "")
+    assert run.out == plain(source, tmp_path)
+    assert len(run.steps()) == 10
+
+
+@pytest.mark.slow
 def test_a_network_that_a_function_runs_without_gradients_is_not_evaluated(watched: Watch) -> None:
     """As in torchdiffeq's adjoint method: the backward pass runs it again, with gradients."""
     run = watched(

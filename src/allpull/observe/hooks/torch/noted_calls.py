@@ -81,15 +81,22 @@ def running(
     ``bare`` refers to the same without a wrapper, such as DDP, which Lightning leaves in evaluation mode. One that no
     optimizer trains is asked for a step between the fetch of its batch and its backward pass.
     """
-    from torch import is_grad_enabled  # noqa: PLC0415  this runs after torch was imported
+    from torch import is_grad_enabled, nn  # noqa: PLC0415  this runs after torch was imported
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
+
+    called, frame_of = nn.Module._wrapped_call_impl.__code__, sys._getframe
 
     def observed(*args: Any, **kwargs: Any) -> Any:
         module = network()
+        is_compiling = is_dynamo_compiling()
+        if not is_compiling:
+            caller = frame_of(1)
+            if caller.f_code is called:  # a copy of the network has its attributes, us among them (higher, learn2learn)
+                module = caller.f_locals["self"]
         call = compiled or module._call_impl
-        if calls.in_network or is_dynamo_compiling() or not (is_trained or calls.is_own_thread):
+        if calls.in_network or is_compiling or not (is_trained or calls.is_own_thread):
             return call(*args, **kwargs)
-        inner = bare()  # None: the program has replaced it
+        inner = bare() if module is network() else None  # None: the program has replaced it
         learns = is_trained and is_grad_enabled() and (module if inner is None else inner).training
         calls.in_network = True
         if learns:
