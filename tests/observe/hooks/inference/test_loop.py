@@ -593,6 +593,39 @@ def test_updates_that_nothing_shows_end_steps_at_the_next_batch(watched: Watch) 
     assert [event.boundary for event in run.events("boundary")] == ["loader.next"]
 
 
+@pytest.mark.parametrize("keeps", [False, True])
+def test_trainings_one_after_the_other_are_all_recorded(watched: Watch, keeps: bool) -> None:
+    """Updates through `data`, which share no version with the parameter; networks before may be gone, or kept."""
+    run = watched(
+        f"""
+import torch
+kept = []
+for training in range(3):
+    model = torch.nn.Linear(8, 1)
+    kept.append(model if {keeps} else None)
+    for _ in range(30):
+        for p in model.parameters():
+            p.grad = None
+        model(torch.randn(16, 8)).square().mean().backward()
+        for p in model.parameters():
+            p.data = p.data - 0.01 * p.grad
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    passes = [step.backward_passes or 0 for step in run.steps()]
+    assert sum(passes) >= 89
+    assert 84 <= len(passes) <= 90
+
+
+def test_an_optimizer_that_only_holds_parameters_does_not_hide_steps_for_ever(watched: Watch) -> None:
+    """As LOMO, which updates through `data` in hooks within backward: its batches end steps after a while."""
+    hidden = "for p in model.parameters(): p.data.add_(p.grad.data, alpha=-0.1); p.grad.data.zero_()"
+    held = NO_OPTIMIZER + "held = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+    run = watched(held + BY_HAND.replace("range(2)", "range(20)").format(update=hidden))
+    assert [step.backward_passes for step in run.steps()] == [66] + 34 * [1]
+    assert [event.boundary for event in run.events("boundary")] == ["loader.next"]
+
+
 def test_plain_tensors_are_parameters_too(watched: Watch) -> None:
     run = watched(
         """
@@ -613,5 +646,5 @@ def test_backward_passes_without_updates_say_why_there_are_no_steps(watched: Wat
     run = watched(NO_OPTIMIZER + BY_HAND.replace("range(2)", "range(1)").format(update="pass"))
     assert run.steps() == []
     (remark,) = run.events("remark")
-    assert remark.text.startswith("5 backward passes were seen, but nothing updated a parameter")
+    assert remark.text.startswith("5 backward passes were seen, but no update of a parameter was")
     assert "allpull.step()" in remark.text

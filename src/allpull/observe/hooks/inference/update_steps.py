@@ -46,9 +46,9 @@ class UpdateSteps:
         if inference.optimizers and (recorder.passes or 0) < ACCUMULATED:
             return []
         found: List[Any] = []
-        if not updates.has_parameter:
+        if not updates.has_parameter or updates.may_be_another:
             found = leaves(tensors)
-            if found:
+            if found and not updates.is_among(found):
                 updates.choose(found[0])
         updates.after_backward()
         for name in () if self._looking else AFTER_UPDATE:

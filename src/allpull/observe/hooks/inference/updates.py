@@ -15,6 +15,7 @@ GRADIENT_CLEARED = "gradient.clear"
 NEXT_BATCH = "loader.next"
 BACKWARD = "backward"
 UNCHANGED = 8  # backward passes with no visible update before the loop's next action is taken for the end of a step
+NEVER_STEPS = 64  # backward passes after which an optimizer that has not stepped is taken for one that never does
 MOST_NODES = 200_000  # of a graph that is searched for parameters
 
 
@@ -33,6 +34,17 @@ class Updates:
         """Whether there is a parameter to look at; it may have been freed."""
         return self._parameter is not None and self._parameter() is not None
 
+    @property
+    def may_be_another(self) -> bool:
+        """Whether it is time to see if the program trains another network since the last visible update."""
+        unchanged = self._unchanged
+        return unchanged > 1 and not unchanged & (unchanged - 1)  # ever more seldom: a graph may be large
+
+    def is_among(self, found: List[Any]) -> bool:
+        """Whether the parameter is one of ``found``."""
+        parameter = None if self._parameter is None else self._parameter()
+        return any(one is parameter for one in found)
+
     def choose(self, parameter: Any) -> None:
         """Notice updates by this parameter from now on."""
         self._parameter = weakref.ref(parameter)
@@ -49,14 +61,17 @@ class Updates:
         """Whether parameters were updated since the last backward pass.
 
         ``at_fetch``: the program is about to fetch a batch. With ``has_optimizers``, which may still step, only a new
-        version of the parameter is a sign.
+        version of the parameter is a sign, until so many passes say that none will.
         """
         if self._parameter is None:
             return False
         parameter = self._parameter()
-        if parameter is None or parameter._version != self._version:
+        may_step = has_optimizers and self.boundary is None and self._unchanged < NEVER_STEPS
+        if parameter is None:  # its network is gone: that tells nothing of how it was updated
+            self.boundary = self.boundary or PARAMETER_UPDATE
+        elif parameter._version != self._version:
             self.boundary = PARAMETER_UPDATE
-        elif has_optimizers or self.boundary == PARAMETER_UPDATE:
+        elif self.boundary == PARAMETER_UPDATE or may_step:
             return False
         elif _version(parameter.grad) != self._gradient_version:
             self.boundary = GRADIENT_CLEARED
