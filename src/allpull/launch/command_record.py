@@ -50,7 +50,7 @@ def of_program(record: RunRecord, program: Sequence[str], environ: Mapping[str, 
     tell their threads), and the versions of Python and torch are unknown until the ranks run.
     """
     absent: tuple[str, ...] = TRAINERS
-    changes: dict[str, Any] = {"seed": None, "global_batch": None, "script_sha256": _digest(of_words(program).path)}
+    changes: dict[str, Any] = {"seed": None, "global_batch": None, "script_sha256": digest_of(program)}
     if record.launcher in USER_STARTED:
         absent += LAUNCHERS
         inherited = {name: environ[name] for name in record.environment if name in environ}
@@ -69,8 +69,9 @@ def _count(text: str) -> int | None:
     return int(first) if re.fullmatch("[1-9][0-9]{0,5}", first) else None
 
 
-def _digest(script: str | None) -> str | None:
-    """The SHA-256 of a script; None if it is no readable file of a size that scripts have."""
+def digest_of(program: Sequence[str]) -> str | None:
+    """The SHA-256 of the script of a command; None if it is no readable file of a size that scripts have."""
+    script = of_words(program).path
     if script is None or not Path(script).is_file():
         return None
     try:

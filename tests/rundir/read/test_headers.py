@@ -78,3 +78,15 @@ def test_a_rank_beyond_its_own_world_counts(tmp_path):
     put(tmp_path, 0, HEADER)
     put(tmp_path, 3, {**HEADER, "rank": 3})
     assert with_recorded_ranks(record("command"), tmp_path).ranks == 4
+
+
+@pytest.mark.parametrize(("launcher", "command"), [("script", ["python", "train.py", "--lr", "1"]), ("command", [])])
+def test_a_script_with_our_lines_has_the_command_of_its_first_rank(tmp_path, launcher, command):
+    """Its own is `allpull env`, which says nothing of the program; that of `allpull run` is the user's."""
+    (tmp_path / layout.PROCESSES).mkdir(parents=True)
+    for rank in (3, 0, None):
+        put(tmp_path, rank or 0, {**HEADER, "ranks": 4, "rank": rank or 0})
+        argv = ["python", "train.py", "--lr", "1"] if rank == 0 else ["python", "prepare.py"]
+        told = {"pid": 7, "host": "a", "rank": rank, "argv": argv}
+        (tmp_path / layout.PROCESSES / f"a-{rank}.json").write_text(json.dumps(told))
+    assert with_recorded_ranks(record(launcher), tmp_path).command == command

@@ -20,18 +20,19 @@ from allpull.errors import BadInput, UnknownName
 from allpull.launch.command.hook_environment import hook_variables
 from allpull.launch.command.missing_ranks import ProcessWatch
 from allpull.launch.command.wrapped import failures_of
+from allpull.launch.command_record import digest_of
 from allpull.launch.host_endings import HostEnding
 from allpull.launch.job import Job
 from allpull.launch.outcome import exit_of
 from allpull.observe.hook_install import BINDS, CARRIED, MPI_LIST
 from allpull.rundir import layout, redact, safe_open
 from allpull.rundir.job_file import JOB_VARIABLE
-from allpull.rundir.read.headers import with_recorded_ranks
+from allpull.rundir.read.headers import SCRIPT, with_recorded_ranks
 from allpull.rundir.run_record import read_record, write_record, write_script
 from allpull.rundir.tidy import close_directory
 from allpull.schema.run import RunRecord
 
-LAUNCHER = "script"
+LAUNCHER = SCRIPT
 RUN_VARIABLE = "ALLPULL_RUN"
 COMMAND_VARIABLE, JOBS_VARIABLE = "ALLPULL_COMMAND", "ALLPULL_JOBS"
 """What a trap tells of bash: the command that it was at, and its running jobs."""
@@ -141,6 +142,7 @@ def close_run(directory: Path, code: int, *, interrupted: str | None = None) -> 
         }
     )
     closed = with_recorded_ranks(closed, root)
+    closed = closed.model_copy(update={"script_sha256": digest_of(closed.command)})
     try:
         close_directory(root, closed)
     except OSError as error:

@@ -28,9 +28,9 @@ ENDED_BY_SLURM = {
     "TIMEOUT": "Slurm ended the job at its time limit",
 }
 REMEDIES = {
-    "NODE_FAIL": "slurm.requeues = 1 would let it resume from its checkpoint",
-    "PREEMPTED": "slurm.requeues = 1 would let it resume from its checkpoint",
-    "TIMEOUT": "slurm.time is that limit; slurm.requeues would let it resume from its checkpoint",
+    "NODE_FAIL": "slurm.requeues = 1 would start it again, from its checkpoint if it saves one",
+    "PREEMPTED": "slurm.requeues = 1 would start it again, from its checkpoint if it saves one",
+    "TIMEOUT": "slurm.time is that limit; slurm.requeues would start it again, from its checkpoint if it saves one",
 }
 STUCK = {
     "BadConstraints": "no host has what slurm.constraint asks for",

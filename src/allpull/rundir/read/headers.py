@@ -15,7 +15,8 @@ from allpull.rundir import layout
 from allpull.rundir.read.lenient import file_names, first_record, json_object
 from allpull.schema.run import RunRecord
 
-USER_STARTED = frozenset({"command", "script"})
+SCRIPT = "script"
+USER_STARTED = frozenset({"command", SCRIPT})
 """Launchers under which the user's own program starts the ranks: an unchanged command, or a script with our lines."""
 
 MAX_RANKS = 1_000_000
@@ -87,15 +88,24 @@ def rank_files(root: Path) -> int:
 def with_recorded_ranks(record: RunRecord, root: Path) -> RunRecord:
     """``record`` with what only the ranks in ``root`` know, where the user's program started them.
 
-    That is their number, their hosts, and their versions of Python and torch.
+    That is their number, their hosts, their versions of Python and torch, and in a script with our lines their command.
     """
     ranks = rank_headers(root) if record.launcher in USER_STARTED else []
     if not ranks:
         return record
     count = max(max(rank.ranks, rank.rank + 1) for rank in ranks)
     hosts = list(dict.fromkeys(rank.host for rank in ranks))
-    versions = next((process.versions for process in process_records(root) if process.rank is not None), {})
-    return record.model_copy(update={"ranks": count, "hosts": hosts, "versions": {**record.versions, **versions}})
+    first = min((one for one in process_records(root) if one.rank is not None), key=_rank_of, default=None)
+    update: dict[str, Any] = {"ranks": count, "hosts": hosts}
+    if first is not None:
+        update["versions"] = {**record.versions, **first.versions}
+    if first is not None and first.command and record.launcher == SCRIPT:
+        update["command"] = list(first.command)
+    return record.model_copy(update=update)
+
+
+def _rank_of(process: ProcessRecord) -> int:
+    return process.rank or 0
 
 
 def _rank(header: dict[str, Any]) -> RankHeader | None:
