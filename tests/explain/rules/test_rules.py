@@ -642,7 +642,7 @@ def test_steps_that_train_another_network_are_no_drift() -> None:
     assert not found(made, new_networks=[int(made.steps[59])]).findings
     (note,) = two_levels(known)
     assert note.startswith(
-        f"from step {made.steps[60]} on the program trains another network, or another part of it, and steps compute 2 times"
+        f"from step {made.steps[60]} on the program trains another network, or another part of it, and steps compute 2 "
     )
 
 

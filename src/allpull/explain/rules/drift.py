@@ -195,9 +195,8 @@ def two_levels(facts: Facts) -> list[str]:
         return []
     if by_program(facts, change):
         longer, step = f"{change.clock:.2g} times", facts.window.steps[change.since]
-        return [
-            f"from step {step:,} on the program trains another network, or another part of it, and steps compute {longer} as long: {both}"
-        ]
+        what = f"from step {step:,} on the program trains another network, or another part of it"
+        return [f"{what}, and steps compute {longer} as long: {both}"]
     if change.by_data:
         data, longer = (f"{ratio:.2g} times" for ratio in (change.data, change.clock))
         when = f"from step {facts.window.steps[change.since]:,} on" if change.cuts is not None else "in the end"
