@@ -79,7 +79,8 @@ def running(
     """A call of the ``network`` that this weak reference refers to, observed; ``begins`` follows one.
 
     ``bare`` refers to the same without a wrapper, such as DDP, which Lightning leaves in evaluation mode. One that no
-    optimizer trains is asked for a step between the fetch of its batch and its backward pass.
+    optimizer trains is asked for a step between the fetch of its batch and its backward pass. A copy that has all
+    attributes of the network (`higher`, DataParallel) is called so, too, and run itself.
     """
     from torch import is_grad_enabled, nn  # noqa: PLC0415  this runs after torch was imported
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
@@ -87,14 +88,10 @@ def running(
     called, frame_of = nn.Module._wrapped_call_impl.__code__, sys._getframe
 
     def observed(*args: Any, **kwargs: Any) -> Any:
-        module = network()
-        is_compiling = is_dynamo_compiling()
-        if not is_compiling:
-            caller = frame_of(1)
-            if caller.f_code is called:  # a copy of the network has its attributes, us among them (higher, learn2learn)
-                module = caller.f_locals["self"]
+        caller = None if is_dynamo_compiling() else frame_of(1)
+        module = caller.f_locals["self"] if caller is not None and caller.f_code is called else network()
         call = compiled or module._call_impl
-        if calls.in_network or is_compiling or not (is_trained or calls.is_own_thread):
+        if calls.in_network or caller is None or not (is_trained or calls.is_own_thread):
             return call(*args, **kwargs)
         inner = bare() if module is network() else None  # None: the program has replaced it
         learns = is_trained and is_grad_enabled() and (module if inner is None else inner).training
