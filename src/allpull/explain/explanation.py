@@ -261,13 +261,15 @@ def _healthy(efficiency: Efficiency | None, facts: Facts, answers: Findings, *, 
     if any(not one.advice for one in answers.findings) or facts.is_too_short or is_blind or grew:
         return None
     above = "" if floor_s is None else f" above the noise of {show_time(_named_from_s(floor_s, facts))} per step"
-    doubts = "" if is_sure else ", although the notes name losses that are uncertain"
+    said = f"Nothing stands out{above}"
+    if not is_sure:
+        said = f"No loss is certain{above}; the notes name some that may be large"
     if efficiency is None:
-        return f"Nothing stands out{above}{doubts}."
+        return f"{said}."
     share = percent(efficiency.parallel.value)
     if efficiency.parallel.value < BUSY:
-        return f"Nothing stands out{above}{doubts}; yet the ranks compute only {share} of the time."
-    return f"Nothing stands out{above}{doubts}, and the ranks compute {share} of the time."
+        return f"{said}; yet the ranks compute only {share} of the time."
+    return f"{said}, and the ranks compute {share} of the time."
 
 
 def _named_from_s(floor_s: float, facts: Facts) -> float:
