@@ -308,12 +308,12 @@ def _late_for_a_while(excess: Floats) -> dict[int, slice]:
 
 
 def _without_whiles(work_s: Floats, late: Iterable[Outlier]) -> Floats:
-    """``work_s`` (steps, ranks) in which ranks that are ``late`` for a while work there like the others."""
-    excess, level_s = np.maximum(beyond_others(work_s), 0.0), work_s.copy()
+    """``work_s`` (steps, ranks) in which ranks that are ``late`` for a while work there like the others on average."""
+    excess, level_s = beyond_others(work_s), work_s.copy()
     for one in late:
         if one.rows is not None:
             there = slice(one.rows[0], one.rows[1] + 1)
-            level_s[there, one.rank] -= excess[there, one.rank]
+            level_s[there, one.rank] -= excess[there, one.rank].mean()
     return level_s
 
 
