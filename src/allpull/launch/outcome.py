@@ -80,7 +80,7 @@ def exit_of(ended: Sequence[HostEnding]) -> Exit:
         reason = f"{named_ranks(finished)} had ended with exit code 0 by then: by fewer batches, or os._exit?"
     number = -first.exit_code if first.exit_code < 0 else None
     code = first.exit_code if number is None else 128 + number
-    if number == signal.SIGTERM and first.exception is not None:
+    if number is not None and first.exception is not None and not first.by_signal:
         # it raised an exception and was still exiting when the agent ended the others: the signal was ours
         number, code = None, next((host.code for host in ended if 0 < host.code < 128), 1)
     return Exit(

@@ -871,3 +871,26 @@ def test_ranks_that_are_late_one_after_the_other_are_each_found(ranks: int) -> N
         assert "most of it in backward" in finding.title
         assert ("up to step 139" in finding.title) is (finding.ranks == [1])
         assert ("from step 140 on" in finding.title) is (finding.ranks == [0])
+
+
+def test_ranks_that_are_late_for_a_while_together_are_priced_in_the_whiles_of_all() -> None:
+    """Of eight hosts with a rank each, ranks 0 and 2 are late in steps 13 to 34, rank 1 six steps later."""
+    late_s = np.zeros((100, 8))
+    late_s[13:35, [0, 2]], late_s[19:41, 1] = 0.03, 0.03
+    made, healthy = (job(8, 100, forward=forward_s) for forward_s in (late_s, 0.0))
+    findings = found(made, Machine(hosts=hosts_of(8, 1))).findings
+    assert {rank for one in findings for rank in one.ranks} == {0, 1, 2}
+    if len(findings) == 1:
+        assert findings[0].gain.value == pytest.approx(replay(made).total_s / replay(healthy).total_s, rel=0.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_slow_host_is_named_although_ranks_of_another_are_a_little_late_meanwhile(seed: int) -> None:
+    """Of two hosts with four ranks one is late by 50 ms in steps 40 to 79, and three ranks of the other by 5 ms."""
+    late_s = np.zeros((100, 8))
+    late_s[40:80, :4], late_s[40:80, 4:7] = 0.05, 0.005
+    (finding,) = found(job(8, 100, forward=late_s, seed=seed), Machine(hosts=hosts_of(8, 4))).findings
+    assert (finding.rule, finding.ranks) == ("uneven-hosts", [0, 1, 2, 3])
+    little_s = np.where(late_s < 0.05, late_s, 0.0)
+    one, other = (replay(job(8, 100, forward=each, seed=seed)).total_s for each in (late_s, little_s))
+    assert finding.gain.value == pytest.approx(one / other, rel=0.03)

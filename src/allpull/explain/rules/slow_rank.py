@@ -74,6 +74,7 @@ from allpull.explain.evidence.late.cpu_waiting import (
 from allpull.explain.evidence.late.grouping import Group, groups, named
 from allpull.explain.evidence.late.lateness import BY_SAMPLE, sample_shares
 from allpull.explain.evidence.late.outliers import Outlier
+from allpull.explain.evidence.late.whiles import hull
 from allpull.explain.evidence.late_phases import excess_by_phase, in_each_step, in_pauses
 from allpull.explain.rank_remedy import BETWEEN, Does, of_many, of_one
 from allpull.explain.remedy import joined, program, sentence
@@ -360,7 +361,7 @@ def _without(group: Group, facts: Facts) -> Removal:
     one = group.members[0]
     if facts.late.own_meetings:
         return partial(not_above_median, ranks=group.ranks, phases=COMPUTING)
-    everybody = len(facts.late.computing) == facts.window.ranks
+    everybody, during = len(facts.late.computing) == facts.window.ranks, hull([one.rows for one in group.members])
     more_s = sum(uneven.size.value for uneven in facts.late.uneven if uneven.rank == one.rank)
     both = {other.rank for other in facts.late.slow if other.split is not None}
     if both.intersection(group.ranks) or (one.pauses and (everybody or more_s)):
@@ -373,14 +374,14 @@ def _without(group: Group, facts: Facts) -> Removal:
     if everybody and all(member.rank in facts.late.own_phases for member in group.members):
         phases = {name for member in group.members for name in facts.late.own_phases[member.rank]}
         return partial(like_median, ranks=group.ranks, phases=phases)
-    if one.rank in _with_other_causes(facts) or (everybody and one.rows is None):
+    if one.rank in _with_other_causes(facts) or (everybody and during is None):
         return partial(
             shortened,
             gone_s={member.rank: member.size.value for member in group.members},
             evenly=facts.late.stalled.late,
         )
-    unlike = facts.late.computing if one.rows is None else ()  # those may be late at other times
-    return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=unlike, during=one.rows)
+    unlike = facts.late.computing_in(during)
+    return partial(like_median, ranks=group.ranks, phases=COMPUTING, unlike=unlike, during=during)
 
 
 def _with_other_causes(facts: Facts) -> set[int]:

@@ -104,10 +104,11 @@ def interrupted_command(environ: Mapping[str, str]) -> str | None:
     'srun x'
     >>> interrupted_command({COMMAND_VARIABLE: "wait", JOBS_VARIABLE: "[1]+  Running   srun x &"})
     'wait'
-    >>> interrupted_command({COMMAND_VARIABLE: "srun x", JOBS_VARIABLE: "[1]+  Running   top &"})
+    >>> interrupted_command({COMMAND_VARIABLE: "srun x", JOBS_VARIABLE: "[1]+  Running   top &  (wd: /tmp)"})
     """
     command, jobs = environ.get(COMMAND_VARIABLE, ""), environ.get(JOBS_VARIABLE, "").strip()
-    in_foreground = [job for job in re.split(r"\n(?=\[\d+\])", jobs) if job and not job.endswith("&")]
+    each = (re.sub(r"\s*\(wd: .*\)$", "", job) for job in re.split(r"\n(?=\[\d+\])", jobs))  # begun in another folder
+    in_foreground = [job for job in each if job and not job.endswith("&")]
     return command if in_foreground or (jobs and command.strip() == "wait") else None
 
 
@@ -131,8 +132,8 @@ def close_run(directory: Path, code: int, *, interrupted: str | None = None) -> 
         return record
     reason = None
     if interrupted is not None:
-        shown, _ = redact.text(" ".join(interrupted.split())[:SHOWN])
-        code, reason = ENDED, f"a signal ended the script in the middle of: {shown}"
+        shown, _ = redact.text(" ".join(interrupted.split()))
+        code, reason = ENDED, f"a signal ended the script in the middle of: {shown[:SHOWN]}"
     failures = failures_of(root, NO_PID, code) if code else ()
     closed = record.model_copy(
         update={

@@ -617,13 +617,83 @@ for training in range(3):
     assert 84 <= len(passes) <= 90
 
 
-def test_an_optimizer_that_only_holds_parameters_does_not_hide_steps_for_ever(watched: Watch) -> None:
-    """As LOMO, which updates through `data` in hooks within backward: its batches end steps after a while."""
-    hidden = "for p in model.parameters(): p.data.add_(p.grad.data, alpha=-0.1); p.grad.data.zero_()"
-    held = NO_OPTIMIZER + "held = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-    run = watched(held + BY_HAND.replace("range(2)", "range(20)").format(update=hidden))
-    assert [step.backward_passes for step in run.steps()] == [66] + 34 * [1]
-    assert run.events("boundary")[0].boundary == "loader.next"
+@pytest.mark.parametrize("loads", [False, True])
+def test_an_optimizer_that_accumulates_for_long_makes_one_step_of_it(watched: Watch, loads: bool) -> None:
+    rows = (
+        "DataLoader(data, batch_size=1)"
+        if loads
+        else "((torch.randn(4, 8), torch.randint(0, 3, (4,))) for _ in range(70))"
+    )
+    run = watched(
+        TRAINING.replace("nn.BatchNorm1d(16), ", "")
+        + f"""
+for step in range(3):
+    for x, y in {rows}:
+        nn.functional.cross_entropy(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    assert [step.backward_passes for step in run.steps()] == 3 * [70]
+    assert not run.events("boundary")
+
+
+@pytest.mark.parametrize("kind", ["", "    def __eq__(self, other): return self is other"])
+def test_an_optimizer_of_which_only_zero_grad_is_called_hides_no_updates(watched: Watch, kind: str) -> None:
+    """Updates through `data`, which no version shows; the second one has no hash."""
+    run = watched(
+        TRAINING
+        + f"""
+class Mine(torch.optim.SGD):
+    pass
+{kind}
+
+optimizer = Mine(model.parameters(), lr=0.1)
+for step in range(12):
+    optimizer.zero_grad()
+    model(torch.randn(16, 8)).square().mean().backward()
+    for p in model.parameters():
+        p.data.add_(p.grad, alpha=-0.01)
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    assert len(run.steps()) >= 11
+
+
+@pytest.mark.parametrize("how", ["closure", "another"])
+def test_a_step_that_raises_costs_no_later_one(watched: Watch, how: str) -> None:
+    """As where a batch that does not fit in memory is tried again in a smaller size."""
+    run = watched(
+        TRAINING
+        + f"""
+class Fails(torch.optim.SGD):
+    def step(self, closure=None):
+        if closure is not None:
+            closure()
+        raise RuntimeError("no")
+
+first = None if {how == "closure"} else Fails(model.parameters(), lr=0.1)
+for number in range(12):
+    def closure():
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(torch.randn(16, 8)), torch.randint(0, 3, (16,)))
+        loss.backward()
+        if number == 0 and {how == "closure"}:
+            raise RuntimeError("out of memory")
+        return loss
+    try:
+        if {how == "closure"}:
+            optimizer.step(closure)
+        else:
+            first.step(closure)
+    except RuntimeError:
+        if {how != "closure"}:
+            optimizer.step()
+"""
+    )
+    assert (run.code, run.err) == (0, "")
+    assert len(run.steps()) >= 11
 
 
 def test_plain_tensors_are_parameters_too(watched: Watch) -> None:

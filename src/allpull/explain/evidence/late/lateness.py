@@ -86,6 +86,14 @@ class LateRanks:
         slow = (self.slow, self.contended, self.stalled.ranks, *(ranks for _, ranks in self.slow_hosts))
         return frozenset(one.rank for kind in slow for one in kind) | {one.rank for one in self.uneven}
 
+    def computing_in(self, during: tuple[int, int] | None) -> frozenset[int]:
+        """Those of ``computing`` that are late in some rows ``during``, the first and last; None: all of them."""
+        if during is None:
+            return self.computing
+        late = (*self.slow, *(one for _, ranks in self.slow_hosts for one in ranks))
+        apart = {one.rank for one in late if one.rows and (one.rows[0] > during[1] or one.rows[1] < during[0])}
+        return self.computing - apart
+
     @property
     def loading(self) -> frozenset[int]:
         """All ranks whose loaders are behind."""

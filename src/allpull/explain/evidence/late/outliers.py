@@ -46,6 +46,7 @@ from allpull.analyse.statistics import MIN_BLOCKS, MIN_POINTS, ratio_interval, s
 from allpull.analyse.steps.grid import Floats
 from allpull.analyse.student_t import quantile
 from allpull.explain.evidence.late.jitter import QUARTILE_SD
+from allpull.explain.evidence.late.whiles import at_once, has_room
 from allpull.replay.leave_one_out import beyond_others
 from allpull.replay.spread import ratio
 from allpull.replay.window import Bools
@@ -129,22 +130,18 @@ def outliers(work_s: Floats, *, least_s: float = 0.0, seed: int = 0) -> Outliers
     due, intervals = regular_pauses(work_s)
     usual_s = _without(work_s, due)
     late: dict[int, Outlier] = {}
+    taken = np.zeros(steps, dtype=np.intp)
     left = np.arange(ranks)
     floor_s = float("inf")
     while left.size > 1:
         above, floor_s = _above(usual_s[:, left], np.random.default_rng(seed))
-        several = sum(one.rows is None for one in late.values())
-        above = [
-            (place, series, rows)
-            for place, series, rows in above
-            if rows is not None or (several := several + 1) <= ranks // 2
-        ]
+        above = [one for one in above if has_room(taken, one[2], most=ranks // 2)]
         if not above:
             break
         late |= {int(left[place]): _outstanding(int(left[place]), series, rows) for place, series, rows in above}
         left = np.delete(left, [place for place, *_ in above])
     if left.size <= 1 and late:  # each was late in its turn: what is left without that is the noise
-        _, floor_s = _above(_without_whiles(usual_s, late.values()), np.random.default_rng(seed))
+        _, floor_s = _above(_levelled(usual_s, late.values()), np.random.default_rng(seed))
     if len(intervals) <= ranks // 2:
         late |= {one.rank: one for one in _pausing(work_s, due, late)}
     return Outliers(ranks=tuple(sorted(late.values(), key=lambda one: -one.size.value)), floor_s=floor_s)
@@ -202,7 +199,7 @@ def _above(work_s: Floats, rng: np.random.Generator) -> tuple[list[tuple[int, Fl
     steadily_s, chance_s = _steadily(work_s)
     steady = (steadily_s > chance_s) | (means[1] > floors[1])
     for_a_while = _late_for_a_while(excess)
-    if _at_once(for_a_while.values(), len(excess)) > work_s.shape[1] // 2:  # they are late in turn
+    if at_once(for_a_while.values(), len(excess)) > work_s.shape[1] // 2:  # they are late in turn
         for_a_while = {}
     out = steady | (means[0] > floors[0]) | np.isin(np.arange(work_s.shape[1]), list(for_a_while))
     outstanding = []
@@ -307,22 +304,14 @@ def _late_for_a_while(excess: Floats) -> dict[int, slice]:
     return late
 
 
-def _without_whiles(work_s: Floats, late: Iterable[Outlier]) -> Floats:
-    """``work_s`` (steps, ranks) in which ranks that are ``late`` for a while work there like the others on average."""
+def _levelled(work_s: Floats, late: Iterable[Outlier]) -> Floats:
+    """``work_s`` (steps, ranks) in which ranks that are ``late`` work like the others on average, while they are."""
     excess, level_s = beyond_others(work_s), work_s.copy()
     for one in late:
-        if one.rows is not None:
-            there = slice(one.rows[0], one.rows[1] + 1)
-            level_s[there, one.rank] -= excess[there, one.rank].mean()
+        first, last = one.rows or (0, len(work_s) - 1)
+        there = slice(first, last + 1)
+        level_s[there, one.rank] -= excess[there, one.rank].mean()
     return level_s
-
-
-def _at_once(whiles: Iterable[slice], steps: int) -> int:
-    """The most of ``whiles`` that are in one of ``steps`` steps."""
-    number = np.zeros(steps, dtype=np.intp)
-    for rows in whiles:
-        number[rows] += 1
-    return int(number.max(initial=0))
 
 
 def _may_change(excess: Floats) -> Bools:

@@ -32,7 +32,7 @@ from .checkpoints import Checkpoints
 from .deferred import Deferred
 from .evaluation import is_evaluating
 from .not_learning import NotLearning
-from .optimizer_turns import OptimizerTurns
+from .optimizer_turns import OptimizerTurns, within_another
 from .phases import NOT_SEEN
 from .update_steps import UpdateSteps
 from .works import Works
@@ -282,8 +282,8 @@ class StepInference(NotLearning):
                 return
             if depth >= 0:
                 recorder.leave_until(depth)
-            if self.stepping and OPTIMIZER in recorder.stack:
-                return  # within another one, such as a Lookahead around it, which ends the step
+            if self.stepping and OPTIMIZER in recorder.stack and within_another(number):
+                return  # such as a Lookahead around it, which ends the step
             self.steps_taken += 1
             if not recorder.is_cut:
                 self.learns_unseen(recorder)

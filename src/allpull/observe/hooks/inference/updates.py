@@ -15,7 +15,6 @@ GRADIENT_CLEARED = "gradient.clear"
 NEXT_BATCH = "loader.next"
 BACKWARD = "backward"
 UNCHANGED = 8  # backward passes with no visible update before the loop's next action is taken for the end of a step
-NEVER_STEPS = 64  # backward passes after which an optimizer that has not stepped is taken for one that never does
 MOST_NODES = 200_000  # of a graph that is searched for parameters
 
 
@@ -61,17 +60,16 @@ class Updates:
         """Whether parameters were updated since the last backward pass.
 
         ``at_fetch``: the program is about to fetch a batch. With ``has_optimizers``, which may still step, only a new
-        version of the parameter is a sign, until so many passes say that none will.
+        version of the parameter is a sign: it may accumulate gradients for long.
         """
         if self._parameter is None:
             return False
         parameter = self._parameter()
-        may_step = has_optimizers and self.boundary is None and self._unchanged < NEVER_STEPS
         if parameter is None:  # its network is gone: that tells nothing of how it was updated
             self.boundary = self.boundary or PARAMETER_UPDATE
         elif parameter._version != self._version:
             self.boundary = PARAMETER_UPDATE
-        elif self.boundary == PARAMETER_UPDATE or may_step:
+        elif has_optimizers or self.boundary == PARAMETER_UPDATE:
             return False
         elif _version(parameter.grad) != self._gradient_version:
             self.boundary = GRADIENT_CLEARED

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import sys
 from threading import get_ident
-from typing import Any, Callable, Tuple
+from types import FrameType
+from typing import Any, Callable, Optional, Tuple
 
 from ....rundir.live.activity import ENDED_NS, NOTHING, STEP
 from ...recording.recorder import QUEUE_EVERY_NS
@@ -85,7 +86,7 @@ def running(
     from torch import is_grad_enabled, nn  # noqa: PLC0415  this runs after torch was imported
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415
 
-    called, frame_of = nn.Module._wrapped_call_impl.__code__, sys._getframe
+    called, frame_of = getattr(nn.Module._wrapped_call_impl, "__code__", None), sys._getframe
 
     def observed(*args: Any, **kwargs: Any) -> Any:
         caller = None if is_dynamo_compiling() else frame_of(1)
@@ -133,10 +134,11 @@ def is_within_function() -> bool:
     """Whether we are called by a `torch.autograd.Function`, which runs its forward pass without gradients."""
     from torch.autograd import Function  # noqa: PLC0415  this runs after torch was imported
 
-    apply, frame = Function.apply.__func__.__code__, sys._getframe(1)  # type: ignore[attr-defined]  # a class method
-    while frame is not None and frame.f_code is not apply:
-        frame = frame.f_back  # type: ignore[assignment]  # None: the last one
-    return frame is not None
+    apply = getattr(getattr(Function.apply, "__func__", None), "__code__", None)  # None: something has replaced it
+    frame: Optional[FrameType] = sys._getframe(1)
+    while apply is not None and frame is not None and frame.f_code is not apply:
+        frame = frame.f_back
+    return apply is not None and frame is not None
 
 
 def learning(calls: Deferred, backward: Callable[..., None], otherwise: Callable[[Any], None]) -> Callable[..., None]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from typing import Any, Callable, Dict, Tuple
 
 from ...recording.step_line import OPTIMIZER
@@ -90,16 +89,16 @@ def _watch_dropping(inference: StepInference, base: Any) -> None:
     from torch.compiler import is_dynamo_compiling  # noqa: PLC0415  this runs after torch was imported
 
     zero = base.zero_grad
-    versions: "weakref.WeakKeyDictionary[Any, object]" = weakref.WeakKeyDictionary()
+    before: Dict[int, object] = {}
 
     @functools.wraps(zero)
     def observed(self: Any, *args: Any, **kwargs: Any) -> None:
         if not is_dynamo_compiling():
             if not inference.steps_taken:
-                version = _version(self)
-                if versions.get(self) != version:
+                state = _state(self)
+                if before.get(id(self)) != state:
                     inference.gradients_dropped()
-                versions[self] = version
+                before[id(self)] = state
             elif base.zero_grad is observed:
                 base.zero_grad = zero  # not needed any more
         zero(self, *args, **kwargs)
@@ -107,11 +106,15 @@ def _watch_dropping(inference: StepInference, base: Any) -> None:
     base.zero_grad = observed
 
 
-def _version(optimizer: Any) -> object:
-    """What the next change of the parameters that get gradients will change; not equal to any if it is not known."""
+def _state(optimizer: Any) -> object:
+    """What a change of the first parameter with a gradient changes; not equal to any if it is not known.
+
+    Its version shows all changes but those through ``data``.
+    """
     try:
         parameters = (one for group in optimizer.param_groups for one in group["params"] if one.grad is not None)
-        return next(parameters)._version
+        first = next(parameters)
+        return first._version, float(first.detach().sum())
     except Exception:  # noqa: BLE001  a class of the program's own, or there is none
         return object()
 
