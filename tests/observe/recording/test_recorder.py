@@ -357,6 +357,15 @@ def test_what_an_error_advises_is_recorded_and_masked_and_other_attributes_of_th
     assert hints == ["set password=[redacted]", None, None, None]
 
 
+def test_a_secret_that_the_end_of_a_message_would_cut_is_masked(loop):
+    _, recorder, folder = loop
+    recorder.journal.raised(BadInput(f"{'x' * 3960} https://user:secretpassword@host"))
+    recorder.close(ended_well=False)
+    (event,) = (event for event in events_of(folder) if event.kind == "exception")
+    assert len(event.message) <= 4000
+    assert "secret" not in event.message
+
+
 @given(st.lists(st.sampled_from(["input", "forward", "backward", "mine", "evaluation"]), max_size=30))
 def test_any_nesting_adds_up_to_the_wall(tmp_path_factory, names):
     folder = tmp_path_factory.mktemp("run")

@@ -80,7 +80,7 @@ class Journal:
     def remark(self, text: str) -> None:
         """A note for the readers of the run."""
         now = self._clock_ns()
-        self.event({"kind": "remark", "text": redact.text(text[:1000])[0], "t_ns": now}, now)
+        self.event({"kind": "remark", "text": _clean(text, 1000), "t_ns": now}, now)
 
     def restarted(self, attempt: int, steps_before: int) -> None:
         """This rank continues after an earlier attempt, which had recorded ``steps_before`` steps."""
@@ -89,9 +89,9 @@ class Journal:
 
     def raised(self, error: BaseException) -> None:
         """The exception that ends this rank; if the disk takes no more, perhaps its cause, torch's agent gets it."""
-        now, message = self._clock_ns(), redact.text(str(error)[:4000])[0]
+        now, message = self._clock_ns(), _clean(str(error), 4000)
         hint = vars(error).get("hint")  # of an ``AllpullError``; getattr might run code of the user's
-        advice = {"hint": redact.text(hint[:1000])[0]} if isinstance(hint, str) and hint else {}
+        advice = {"hint": _clean(hint, 1000)} if isinstance(hint, str) and hint else {}
         event = {"kind": "exception", "type": type(error).__name__, "message": message, **advice, "t_ns": now}
         self.event(event, now)
         self._events.flush(now)
@@ -165,6 +165,11 @@ def boot_id() -> Optional[str]:
             return file.read().strip()
     except OSError:
         return None
+
+
+def _clean(text: str, most: int) -> str:
+    """At most so many characters of ``text``, secrets masked; also one that the cut goes through."""
+    return redact.text(text[: 2 * most])[0][:most]
 
 
 def _leave_to_agent(event: Dict[str, Any]) -> None:
