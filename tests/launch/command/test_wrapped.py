@@ -293,6 +293,21 @@ def test_ranks_that_lost_a_neighbour_name_who_was_gone(tmp_path, raised, left, n
         assert PEER in found
 
 
+@pytest.mark.parametrize(("ended_ns", "host", "is_named"), [(4, "n1", True), (6, "n1", False), (6, "n2", True)])
+def test_a_rank_that_ended_after_others_had_failed_did_not_leave_them(tmp_path, ended_ns, host, is_named):
+    """Rank 0 lost a server of its own; of another host nobody knows which was first."""
+    for folder in ("steps", "events"):
+        (tmp_path / folder).mkdir()
+    for rank, event, own in ((0, {"kind": "exception", "t_ns": 5}, "n1"), (1, {"kind": "end", "t_ns": ended_ns}, host)):
+        header = {"rank": rank, "ranks": 2, "host": own, "pid": 1}
+        (tmp_path / layout.steps_file(rank)).write_text(json.dumps(header) + "\n")
+        (tmp_path / layout.events_file(rank)).write_text(json.dumps(header) + "\n" + json.dumps(event) + "\n")
+    failures = [
+        RankFailure(rank=0, host="n1", exit_code=1, exception=PEER, raised_ns=raised_ns) for raised_ns in (9, 5)
+    ]
+    assert (lost_rank(tmp_path, failures) is not None) is is_named
+
+
 def test_a_rank_that_came_twice_is_said(tmp_path):
     (tmp_path / "job/processes").mkdir(parents=True)
     told = {"pid": 1, "host": "a", "rank": None, "reason": "any words", "refused_rank": 0}

@@ -27,7 +27,7 @@ from allpull.observe.out_of_memory import OomKills
 from allpull.observe.sidecar.start import await_end, start_detached
 from allpull.rundir import layout
 from allpull.rundir.job_file import JobFile
-from allpull.rundir.read.endings import has_ended
+from allpull.rundir.read.endings import ended_ns, has_ended
 from allpull.rundir.read.headers import RankHeader, rank_headers
 from allpull.rundir.write import whole_json
 
@@ -158,11 +158,10 @@ def lost_rank(directory: Path, failures: Sequence[RankFailure]) -> str | None:
     raised = [failure for failure in failures if failure.exception is not None]
     if not raised or not all(failure.lost_peer for failure in raised):
         return None
-    others = {failure.rank for failure in failures}
-    gone = silent_ranks(directory, others) or _left_ranks(directory, others)
+    first = raised[0]
+    gone = silent_ranks(directory, {failure.rank for failure in failures}) or _left_ranks(directory, raised)
     if gone is None:
         return None
-    first = raised[0]
     return f"{gone}; rank {first.rank} on {first.host} then lost its connection: {first.exception}"
 
 
@@ -172,9 +171,18 @@ def silent_ranks(directory: Path, raised: Set[int]) -> str | None:
     return f"{_named(silent)} ended without a Python exception (killed, or out of memory?)" if silent else None
 
 
-def _left_ranks(directory: Path, raised: Set[int]) -> str | None:
-    """The same of those that ended as a program does, which does not tell with which code; None: there are none."""
-    left = [one for one in rank_headers(directory) if one.rank not in raised and has_ended(directory, one.rank)]
+def _left_ranks(directory: Path, raised: Sequence[RankFailure]) -> str | None:
+    """The same of those that ended as a program does, which does not tell with which code; None: there are none.
+
+    On hosts of which ranks ``raised`` they have to have done so before: clocks of others do not compare.
+    """
+    lost = sorted(((one.raised_ns, one.host) for one in raised if one.raised_ns is not None), reverse=True)
+    moments = {host: raised_ns for raised_ns, host in lost}  # the earliest of each host
+    left = []
+    for one in rank_headers(directory):
+        end_ns = ended_ns(directory, one.rank)
+        if end_ns is not None and end_ns <= moments.get(one.host, end_ns):
+            left.append(one)
     return f"{_named(left)} ended first, without an exception (sys.exit, or fewer batches?)" if left else None
 
 

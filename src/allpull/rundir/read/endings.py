@@ -59,6 +59,12 @@ def has_ended(root: Path, rank: int) -> bool:
     return shows_end(last_records(root, layout.events_file(rank)))
 
 
+def ended_ns(root: Path, rank: int) -> int | None:
+    """When ``rank`` ended without an exception, on its host's monotonic clock; None: it recorded no such end."""
+    ends = (event.get("t_ns") for event in last_records(root, layout.events_file(rank)) if event.get("kind") == "end")
+    return next((moment for moment in ends if type(moment) is int), None)
+
+
 def shows_end(events: list[dict[str, Any]]) -> bool:
     """Whether the last ``events`` of a rank have its end, regular or by an exception."""
     return any(event.get("kind") in {"end", "exception"} for event in events)
