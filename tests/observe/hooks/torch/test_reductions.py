@@ -218,6 +218,40 @@ for step in range(24):
     assert last.hook_ns <= sum(step.backward_ns for step in run.steps())
 
 
+def test_what_a_hook_waits_for_is_the_reduction_and_no_call_beside_it(watched: Watch) -> None:
+    """A blocking collective, as the first example of many; its time counts once, from the arrival on."""
+    run = watched(
+        ALONE
+        + """
+import json, time
+net = DistributedDataParallel(nn.Linear(64, 64))
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+called = []
+def blocking(state, bucket):
+    called.append(time.monotonic_ns())
+    dist.all_reduce(bucket.buffer())
+    time.sleep(0.02)
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+net.register_comm_hook(None, blocking)
+for step in range(12):
+    optimizer.zero_grad()
+    net(torch.randn(6, 64)).sum().backward()
+    dist.all_reduce(torch.ones(1))
+    optimizer.step()
+print(json.dumps(called))
+"""
+    )
+    check(run, 12)
+    steps, called = run.steps(), json.loads(run.out)
+    assert [len(step.collectives or ()) for step in steps] == 12 * [1]
+    for step, moment in zip(steps[1:], called[1:], strict=True):
+        assert moment <= step.arrival_ns
+        assert step.done_ns - step.arrival_ns >= 20_000_000
+        assert step.backward_ns >= step.done_ns - step.arrival_ns
+
+
 def test_a_hook_that_comes_late_is_recorded_at_the_end(watched: Watch) -> None:
     run = watched(
         ALONE

@@ -83,6 +83,7 @@ class Collectives:
         self._wrapped: Dict[Callable[..., Any], Callable[..., Any]] = {}
         self._calling = False
         self.first_ns = 0  # when the first one began since this was set to 0
+        self.in_hook = False  # a communication hook works: what it waits for is the reduction
         self._joined: Optional[Dict[str, Any]] = None  # the process group, once this rank is in it
         self._unobserved: List[str] = []
 
@@ -153,6 +154,9 @@ class Collectives:
                 inference.is_beyond_evaluation()
             if self._calling:
                 return function(*args, **kwargs)  # a collective inside another
+            if self.in_hook and not kwargs.get("async_op"):
+                self.first_ns = self.first_ns or time.monotonic_ns()
+                return function(*args, **kwargs)
             depth, inside, begin = calls.collective_begins(operation)
             if depth == NOT_SEEN:
                 return function(*args, **kwargs)

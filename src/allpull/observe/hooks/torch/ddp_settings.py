@@ -64,11 +64,12 @@ class Settings:
         self._hooks[reducer] = spent
 
     def _begins(self) -> None:
-        self._collectives.first_ns = 0
+        self._collectives.first_ns, self._collectives.in_hook = 0, True
 
     @safely("DDP settings")
     def _returned(self, reducer: Any, spent: "Spent", bucket: Any) -> None:
         """The hook of ``reducer`` has handed over ``bucket``, when it called its first collective."""
+        self._collectives.in_hook = False
         spent.step = self._inference.step_number
         first_ns, owner = self._collectives.first_ns, reducer()
         if first_ns:
