@@ -143,7 +143,8 @@ def close_run(directory: Path, code: int, *, interrupted: str | None = None) -> 
         }
     )
     closed = with_recorded_ranks(closed, root)
-    closed = closed.model_copy(update={"script_sha256": digest_of(closed.command)})
+    if closed.command != record.command:  # that of the ranks
+        closed = closed.model_copy(update={"script_sha256": digest_of(closed.command)})
     try:
         close_directory(root, closed)
     except OSError as error:

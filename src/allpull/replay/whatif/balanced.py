@@ -46,8 +46,9 @@ def like_median(
         changed[..., chosen] = _median(seconds[..., models])
         return changed
 
-    first, last = during or (0, window.steps.size - 1)
-    there = np.isin(np.arange(window.steps.size), np.arange(first, last + 1))
+    there = np.full(window.steps.size, during is None)
+    if during is not None:
+        there[during[0] : during[1] + 1] = True
     level = _varying(_changed(window, phases, levelled), window, phases, chosen, models=models, there=there)
     if not there.all():
         level = _only(level, window, there)

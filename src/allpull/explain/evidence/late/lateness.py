@@ -211,8 +211,8 @@ def _in_different_phases(window: Window, own_s: Floats, held_s: Floats) -> dict[
     computed_s, usual_s = without_pauses(own_s - held_s), -lower_median(held_s)
     queued_s = -float(usual_s.mean())  # when in a step the others waited is not known
     for name, seconds in phases.items():
-        always = (one.rank for one in late_in[name] if not one.pauses and one.rows is None)  # at most half of all
-        late_there = list(always)
+        # at most half of all: those that are late throughout
+        late_there = [one.rank for one in late_in[name] if not one.pauses and one.rows is None]
         usual_s += np.median(np.delete(seconds, late_there, axis=1), axis=1)
     late: dict[int, Outlier] = {}
     where: dict[int, list[str]] = {}

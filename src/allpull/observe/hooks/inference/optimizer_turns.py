@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import sys
-from types import FrameType
-from typing import Optional, Set
+from types import CodeType
+from typing import Set
 
 from ...recording.recorder import Recorder
+from ..callers import callers
 
 STEP_WRAPPER, OF_OPTIMIZERS = "wrapper", "torch/optim/optimizer.py"
 """What torch wraps ``step`` of each optimizer in, to call its hooks."""
@@ -15,14 +15,11 @@ STEP_WRAPPER, OF_OPTIMIZERS = "wrapper", "torch/optim/optimizer.py"
 
 def within_another(number: int) -> bool:
     """Whether an optimizer other than ``number`` (its id) steps in this thread: one that raised does so no more."""
-    frame: Optional[FrameType] = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        is_step = code.co_name == STEP_WRAPPER and code.co_filename.replace(os.sep, "/").endswith(OF_OPTIMIZERS)
-        if is_step and id(frame.f_locals.get("self")) != number:
-            return True
-        frame = frame.f_back
-    return False
+    return any(_is_step(frame.f_code) and id(frame.f_locals.get("self")) != number for frame in callers())
+
+
+def _is_step(code: CodeType) -> bool:
+    return code.co_name == STEP_WRAPPER and code.co_filename.replace(os.sep, "/").endswith(OF_OPTIMIZERS)
 
 
 class OptimizerTurns:

@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import sys
 from threading import get_ident
-from types import FrameType
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Tuple
 
 from ....rundir.live.activity import ENDED_NS, NOTHING, STEP
 from ...recording.recorder import QUEUE_EVERY_NS
 from ...recording.step_line import BACKWARD, FORWARD, INPUT, LATER, OPTIMIZER
+from ..callers import callers
 from ..inference.deferred import FULL, MOST_NOTES, Deferred
 
 Hook = Callable[[Any, Any, Any], Any]
@@ -135,10 +135,7 @@ def is_within_function() -> bool:
     from torch.autograd import Function  # noqa: PLC0415  this runs after torch was imported
 
     apply = getattr(getattr(Function.apply, "__func__", None), "__code__", None)  # None: something has replaced it
-    frame: Optional[FrameType] = sys._getframe(1)
-    while apply is not None and frame is not None and frame.f_code is not apply:
-        frame = frame.f_back
-    return apply is not None and frame is not None
+    return any(frame.f_code is apply for frame in callers())
 
 
 def learning(calls: Deferred, backward: Callable[..., None], otherwise: Callable[[Any], None]) -> Callable[..., None]:
