@@ -716,5 +716,5 @@ def test_backward_passes_without_updates_say_why_there_are_no_steps(watched: Wat
     run = watched(NO_OPTIMIZER + BY_HAND.replace("range(2)", "range(1)").format(update="pass"))
     assert run.steps() == []
     (remark,) = run.events("remark")
-    assert remark.text.startswith("5 backward passes were seen, but no update of a parameter was")
+    assert remark.text.startswith("5 backward passes were seen, but no update of a parameter, so")
     assert "allpull.step()" in remark.text

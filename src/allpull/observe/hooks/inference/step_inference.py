@@ -38,7 +38,7 @@ from .update_steps import UpdateSteps
 from .works import Works
 
 ELSEWHERE = -2  # the depth of a call in another thread
-NO_UPDATE = "but no update of a parameter was, so there are no steps: mark them with allpull.step()"
+NO_UPDATE = "but no update of a parameter, so there are no steps: mark them with allpull.step()"
 UNOBSERVED = 2  # times that gradients are cleared without a step before we conclude that the optimizer is compiled
 ZERO_GRAD = "zero_grad"  # the boundary of such steps
 
